@@ -31,3 +31,21 @@ def test_commands_import_neither_the_compiler_nor_what_they_do_not_use(tmp_path:
     imported = json.loads(done.stdout.splitlines()[-1])
     assert "torch" in imported
     assert [name for name in SLOW if name in imported] == []
+
+
+NO_TOML = """
+import sys
+from addnorm.cli.main import status
+for words in (["train"], ["ablate"], ["info"], ["plan", "--cards", "8", "--card", "H100"]):
+    assert status([words[0], "my.toml", *words[1:]]) == 2
+assert "torch" not in sys.modules
+"""
+
+
+def test_a_recipe_that_is_not_toml_is_refused_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text("[data]\nkind = text\n")
+    done = subprocess.run(
+        [sys.executable, "-c", NO_TOML], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("my.toml:2: not valid TOML: not a value: write text in quotes") == 4

@@ -9,9 +9,9 @@ from addnorm.cli.fields import fields_given
 from addnorm.cli.main import NewPlace
 from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError
-from addnorm.files import check_recipe_file
 from addnorm.lab import check_packages
 from addnorm.lab.studies.options import DEFAULTS, StudyOptions
+from addnorm.runs.recipes.toml_file import read_toml
 
 Varying = Annotated[list[str] | None, Parameter(negative="", consume_multiple=False)]
 Options = Annotated[
@@ -53,7 +53,7 @@ def ablate(
     import_named(imports)
     if recipe.is_dir():
         raise InputError(f"{recipe}: a folder: ablate takes a recipe, and --out {recipe}")
-    check_recipe_file(recipe)
+    read_toml(recipe)
     check_packages("`addnorm ablate`")
     from addnorm.cli.terminal import console
     from addnorm.lab.studies.ablation import ablate_recipe

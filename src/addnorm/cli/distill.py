@@ -10,8 +10,9 @@ from addnorm.cli.fields import fields_given
 from addnorm.cli.main import NewPlace
 from addnorm.cli.where import GROUP, ON_CPU, Imports, import_named
 from addnorm.errors import InputError
-from addnorm.files import check_model_folder, check_recipe_file
+from addnorm.files import check_model_folder
 from addnorm.runs.options import DistillOptions
+from addnorm.runs.recipes.toml_file import read_toml
 
 AS_IN_RECIPE: DistillOptions = {}
 
@@ -52,7 +53,7 @@ def distill(
         raise InputError(f"--train.distillation.teacher {given}: the teacher is {teacher} already")
     import_named(imports)
     check_model_folder(teacher)
-    check_recipe_file(recipe)
+    read_toml(recipe)
     from addnorm.cli.terminal import console
     from addnorm.cli.train import train
     from addnorm.runs.recipes.recipe import read_recipe

@@ -7,7 +7,8 @@ from cyclopts import Parameter
 
 from addnorm.cli.where import Imports, import_named, working
 from addnorm.errors import InputError
-from addnorm.files import check_model_folder, check_recipe_file
+from addnorm.files import check_model_folder
+from addnorm.runs.recipes.toml_file import read_toml
 
 
 def info(
@@ -63,7 +64,7 @@ def info(
 
 def _check_there(what: Path) -> None:
     """Raise `InputError` if there is neither a run nor a recipe."""
-    if what.suffix == ".toml" or what.is_file():
-        check_recipe_file(what)
-    else:
+    if what.suffix == ".toml":
+        read_toml(what)
+    elif not what.is_file():
         check_model_folder(what)

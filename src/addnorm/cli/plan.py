@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from addnorm.cli.fields import fields_given
 from addnorm.cli.main import at_least
 from addnorm.cli.where import Imports, import_named, working
-from addnorm.files import check_recipe_file
+from addnorm.runs.recipes.toml_file import read_toml
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -59,7 +59,7 @@ def plan(
     as_json
         Print every plan with all its values, in one line of JSON for each.
     """
-    check_recipe_file(recipe)
+    read_toml(recipe)
     from addnorm.training.parallel.planner.cluster import cluster_of
 
     cluster = cluster_of(cards, card, link, per_node)

@@ -10,7 +10,7 @@ from addnorm.cli.fields import fields_given
 from addnorm.cli.main import NewPlace, at_least, lasting_imports
 from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError, Interrupted, RankLostError, nearest
-from addnorm.files import check_recipe_file
+from addnorm.runs.recipes.toml_file import read_toml
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +96,8 @@ def recipe_named(recipe: Path | None, *, resume: bool) -> Path:
     if resume and recipe.suffix != ".toml" and not recipe.exists():
         siblings = [folder.name for folder in recipe.parent.glob("*") if folder.is_dir()]
         raise InputError(f"{recipe}: no such run folder.{nearest(recipe.name, siblings)}")
-    check_recipe_file(recipe)
+    if not recipe.is_dir():
+        read_toml(recipe)
     return recipe
 
 

@@ -81,6 +81,15 @@ def messages_of(cell: object, where: str) -> list[Message]:
     return messages
 
 
+def is_text(text: str) -> bool:
+    """Return whether `check_text` raises no error."""
+    try:
+        check_text(text, "")
+    except InputError:
+        return False
+    return True
+
+
 def check_text(text: str, where: str) -> None:
     """Raise `InputError` for characters that no valid text has: NUL, half a surrogate pair."""
     if "\0" in text:

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from numbers import Real
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from reprlib import repr as short
+from types import NoneType
 
 from jaxtyping import Float, UInt8
 from torch import Tensor
@@ -19,6 +20,7 @@ from addnorm.data.example import (
     check_every,
     has_signals,
     lack_of,
+    text_fields,
 )
 from addnorm.data.example import signal_digest as signal_digest
 from addnorm.data.scaling import Scaling
@@ -390,6 +392,25 @@ EXAMPLES = (
 """AddNorm's kinds of examples; a custom kind is another subclass of `Example`."""
 
 
+def have_all_texts(kind: type[Example], examples: Sequence[Example]) -> bool:
+    """Return whether it is seen field by field that no example lacks anything.
+
+    That is so for kinds of texts alone, if every text is there and none is blank.
+    """
+    if kind not in (Text, Pair, Labelled):
+        return False
+    for name, is_single, is_optional in text_fields(kind):
+        if not is_single:  # more references, which no example needs
+            continue
+        values = [*map(attrgetter(name), examples)]
+        types = {*map(type, values)}
+        if is_optional and types == {NoneType}:
+            continue
+        if types != {str} or not all(map(str.strip, values)):
+            return False
+    return True
+
+
 @dataclass(frozen=True)
 class Report:
     """An account of the rows of one split: `read == used + left out`, with their locations.
@@ -457,9 +478,16 @@ class Corpus:
             )
         for split, examples in self.splits.items():
             check_every(self.kind, examples, split)
-        if len({bool(example.second_text()) for example in self._every()}) > 1:
+        self._check_alike()
+
+    def _check_alike(self) -> None:
+        """Raise `InputError` unless all examples have as many texts and numbers."""
+        kind = self.kind
+        may_have_two = kind.second_text is not Example.second_text
+        if may_have_two and len({bool(example.second_text()) for example in self._every()}) > 1:
             raise InputError("some examples have a second text and others have none")
-        sizes = {len(example.target_numbers()) for example in self._every()}
+        has_numbers = kind.target_numbers is not Example.target_numbers
+        sizes = {len(example.target_numbers()) for example in self._every() if has_numbers}
         if len(sizes) > 1:
             raise InputError(
                 f"every text needs as many values; one has {min(sizes)}, another {max(sizes)}"

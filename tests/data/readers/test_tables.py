@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +21,10 @@ from addnorm.data import (
     Tagged,
     Text,
 )
+from addnorm.data.readers import tables
 from addnorm.data.readers.constructors import table
+from addnorm.data.readers.rows import Row
+from addnorm.data.readers.tables import Record, row_of
 from addnorm.errors import InputError
 
 
@@ -297,3 +302,56 @@ def test_nan_is_a_missing_label(put) -> None:
     path = put("b.jsonl", '{"text": "a", "labels": ["x", null]}\n')
     with pytest.raises(InputError, match=r"b.jsonl:1: an empty label among"):
         TableConfig(train=path, text="text", labels="labels").load()
+
+
+CELLS = st.one_of(st.sampled_from(["a", " b ", "", " ", "ü\0", "\ud800", 3, None]), st.just("c"))
+
+
+def outcome(rows: Iterator[Row]) -> tuple[list[Row], str]:
+    """The rows before the first error, and its message."""
+    read: list[Row] = []
+    try:
+        read.extend(rows)
+    except InputError as error:
+        return read, str(error)
+    return read, ""
+
+
+@pytest.mark.parametrize("names", [("source", "target"), ("text",), ("text", "label")])
+@given(cells=st.lists(st.none() | st.tuples(CELLS, CELLS), max_size=12), stop=st.integers(0, 12))
+def test_rows_by_columns_are_those_one_by_one(
+    names: tuple[str, ...], cells: list[tuple[Any, Any] | None], stop: int
+) -> None:
+    def records() -> Iterator[tuple[str, Record | None]]:
+        for n, row in enumerate(cells):
+            if n == stop:
+                raise InputError("damaged")
+            yield f"file:{n}", None if row is None else {"one": row[0], "two": row[1]}
+
+    columns = dict(zip(names, ("one", "two"), strict=False))
+    one_by_one = (
+        Row(where, "empty line") if record is None else row_of(columns, where, record)
+        for where, record in records()
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "AT_ONCE", 3)
+        assert outcome(tables.rows_of(columns, records())) == outcome(one_by_one)
+
+
+def test_only_the_rows_near_a_bad_one_are_read_one_by_one(
+    put: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["source\ttarget", *(f"a {n}\tb" for n in range(5000))]
+    lines[4000] = "only one side\t"
+    read = list[str]()
+
+    def noted(columns: Mapping[str, str], where: str, record: Record) -> Row:
+        read.append(where)
+        return row_of(columns, where, record)
+
+    monkeypatch.setattr(tables, "row_of", noted)
+    path = put("a.tsv", "\n".join(lines))
+    corpus = TableConfig(train=path, source="source", target="target").load()
+    assert len(corpus.train) == 4999
+    assert corpus.reports["train"].left_out == {"empty target": [f"{path}:4001"]}
+    assert len(read) == tables.AT_ONCE

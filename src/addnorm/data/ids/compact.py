@@ -202,7 +202,7 @@ def indices_of(examples: Sequence[Encoded]) -> list[int]:
 
 def narrow(numbers: "array[int] | Ids") -> Ids:
     """Return the numbers in the smallest type of two or four bytes that can hold them."""
-    wide = np.asarray(numbers, np.int64)
+    wide = np.asarray(numbers)
     low, high = (int(wide.min()), int(wide.max())) if len(wide) else (0, 0)
     types = (np.int16, np.int32) if low < 0 else (np.uint16, np.uint32)
     for dtype in types:

@@ -126,7 +126,8 @@ class EncodedCorpus:
         reports: dict[str, Report] = {}
         for split, examples in self.splits.items():
             n = len(examples)
-            places = [self._place(split, examples[k].index) for k in range(n) if not fits[split][k]]
+            others = [] if all(fits[split]) else [k for k in range(n) if not fits[split][k]]
+            places = [self._place(split, examples[k].index) for k in others]
             report = self.reports.get(split, Report(n, n))
             if places and len(places) == n:
                 first = f": {places[0]} …" if split in self.places else ""

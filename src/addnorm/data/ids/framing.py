@@ -11,6 +11,7 @@ from tokenizers.models import WordLevel
 
 from addnorm.data.examples import Example
 from addnorm.data.ids.compact import Rows, narrow, side_by_side
+from addnorm.data.tokenizing.codecs import together
 from addnorm.data.tokenizing.sides import around
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.data.tokenizing.word_ids import WordIds
@@ -47,21 +48,24 @@ def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[list[int],
 
 
 AT_ONCE = 4096
-"""The number of texts that are tokenised at once."""
+"""The number of pairs of texts that are tokenised at once."""
+
+CHARACTERS = 2**22
+"""The characters of texts that are tokenised at once."""
 
 
 def in_groups(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
-    """Yield the ids that `encode_for_task` returns, a few thousand texts at a time."""
+    """Yield the ids that `encode_for_task` returns, some megabytes of text at a time."""
     before, after = around(task, tokenizer)
     for group in _groups(tokenizer, texts):
         yield from ([*before, *ids, *after] for ids in map(group.__getitem__, range(len(group))))
 
 
 def _groups(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Rows]:
-    """Yield the ids of texts, a few thousand texts at a time."""
+    """Yield the ids of texts, some megabytes of text at a time."""
     words = WordIds(tokenizer)
-    for i in range(0, len(texts) or 1, AT_ONCE):
-        yield Rows.side_by_side(*words.encode(texts[i : i + AT_ONCE]))
+    for group in together(texts, CHARACTERS) if texts else ([],):
+        yield Rows.side_by_side(*words.encode(group))
 
 
 def framed_rows(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> Rows:
@@ -70,7 +74,7 @@ def framed_rows(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> Rows:
     groups = [*_groups(tokenizer, texts)]
     n = np.concatenate([group.lengths for group in groups])
     rows = Rows.side_by_side(
-        np.zeros(int(n.sum()) + len(n) * (len(before) + len(after)), np.int64),
+        np.zeros(int(n.sum()) + len(n) * (len(before) + len(after)), np.int32),
         n + len(before) + len(after),
     )
     stops = rows.starts + rows.lengths

@@ -2,7 +2,7 @@
 
 import datetime
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from decimal import Decimal
 from itertools import chain
@@ -17,7 +17,16 @@ import torch
 
 from addnorm.data.conversation import check_text
 from addnorm.data.example import has_signals, plain
-from addnorm.data.examples import NOT_FINITE, Chat, Corpus, Example, Report, labels_of, signal_of
+from addnorm.data.examples import (
+    NOT_FINITE,
+    Chat,
+    Corpus,
+    Example,
+    Report,
+    have_all_texts,
+    labels_of,
+    signal_of,
+)
 from addnorm.data.tokenizing.word_splitting import lower_case
 from addnorm.errors import InputError, choices
 
@@ -131,6 +140,14 @@ def lack(example: Example) -> str | None:
     return example.lack() or _lack_of_numbers(example)
 
 
+def lacks(examples: Sequence[Example]) -> Sequence[str | None]:
+    """Return the missing part of each example (see `lack`)."""
+    kinds = {*map(type, examples)}
+    if len(kinds) == 1 and have_all_texts(kinds.pop(), examples):
+        return [None] * len(examples)
+    return [*map(lack, examples)]
+
+
 def _lack_of_numbers(example: Example) -> str | None:
     signal = signal_of(example)
     if signal is None or not signal.is_floating_point() or bool(torch.isfinite(signal).all()):
@@ -147,13 +164,13 @@ def complete(corpus: Corpus) -> Corpus:
     splits: Any = {}
     reports, places = {**corpus.reports}, {**corpus.places}
     for split, examples in corpus.splits.items():
-        reasons = [*map(lack, examples)]
+        reasons = lacks(examples)
+        if not any(reasons):
+            continue
         left_out: dict[str, list[str]] = {}
         for n, reason in enumerate(reasons, 1):
             if reason is not None:
                 left_out.setdefault(reason, []).append(f"{split} example {n}")
-        if not left_out:
-            continue
         used = [e for e, reason in zip(examples, reasons, strict=True) if reason is None]
         before = reports.get(split, Report(len(examples), len(examples)))
         reports[split] = replace(
@@ -232,15 +249,16 @@ def _account(split: str, rows: Iterable[Row]) -> tuple[list[Placed], Report]:
     used: list[Placed] = []
     left_out: dict[str, list[str]] = {}
     skipped = Counter[str]()
-    for row in rows:
-        if row.skipped:
-            skipped.update(row.skipped)
-        content = row.content
-        reason = content if isinstance(content, str) else lack(content)
+    kept = [*rows]
+    lacking = iter(lacks([row.content for row in kept if not isinstance(row.content, str)]))
+    for where, content, _, skips in kept:
+        if skips:
+            skipped.update(skips)
+        reason = content if isinstance(content, str) else next(lacking)
         if reason is not None:
-            left_out.setdefault(reason, []).append(row.where)
+            left_out.setdefault(reason, []).append(where)
         elif not isinstance(content, str):
-            used.append((row.where, content))
+            used.append((where, content))
     n = len(used) + sum(map(len, left_out.values()))
     report = Report(n, len(used), left_out, skipped=skipped)
     if not used:
@@ -250,6 +268,8 @@ def _account(split: str, rows: Iterable[Row]) -> tuple[list[Placed], Report]:
 
 def _check_labels(placed: Mapping[str, list[Placed]]) -> None:
     """Raise `InputError` for classes of mixed types, and for one that training never sees."""
+    if type(placed["train"][0][1]).target_labels is Example.target_labels:
+        return
     everything = chain.from_iterable(placed.values())
     check_one_type((where, label) for where, example in everything for label in labels_of(example))
     learnt = {label for _, example in placed["train"] for label in labels_of(example)}

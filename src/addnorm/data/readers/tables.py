@@ -6,13 +6,14 @@ import json
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from reprlib import repr as short
 from typing import ClassVar, Literal, cast
 
 from addnorm.config import config
-from addnorm.data.conversation import check_text
+from addnorm.data.conversation import check_text, is_text
 from addnorm.data.example import is_missing, plain
 from addnorm.data.examples import (
     Corpus,
@@ -36,6 +37,9 @@ from addnorm.errors import InputError, choices, optional
 
 Record = Mapping[str, object]
 """The cells of a row by column name."""
+
+AT_ONCE = 1024
+"""The rows that are read column by column."""
 
 KINDS = (
     ("source", "target"),
@@ -129,6 +133,67 @@ def row_of(columns: Mapping[str, str], where: str, record: Record) -> Row:
         cells[name] = cell
     content = f"empty {' and '.join(empty)}" if empty else _example(cells, where)
     return Row(where, content)
+
+
+def rows_of(columns: Mapping[str, str], records: "Records") -> Iterator[Row]:
+    """Yield the example in each record, or the reason to skip it (see `row_of`)."""
+    for block in _blocks(records):
+        if (plain_rows := _plain_rows(columns, block)) is not None:
+            yield from plain_rows
+            continue
+        for where, record in block:
+            yield Row(where, "empty line") if record is None else row_of(columns, where, record)
+
+
+def _blocks(records: "Records") -> Iterator[list[tuple[str, "Record | None"]]]:
+    """Yield some records at a time; those before an error come before it is raised."""
+    left = iter(records)
+    while True:
+        block: list[tuple[str, Record | None]] = []
+        try:
+            block.extend(islice(left, AT_ONCE))
+        except InputError:
+            yield block
+            raise
+        if not block:
+            return
+        yield block
+
+
+def _plain_rows(
+    columns: Mapping[str, str], block: Sequence[tuple[str, "Record | None"]]
+) -> Iterator[Row] | None:
+    """Return the rows of a block in which every cell is a text that is not blank.
+
+    Almost all blocks of a large table are, and are read and checked column by column. None for
+    others, and for kinds of examples with other cells.
+    """
+    kind = OF_TEXTS.get(tuple(columns))
+    if kind is None or any(record is None for _, record in block):
+        return None
+    records = cast(list[Record], [record for _, record in block])
+    read: list[list[str]] = []
+    for column in columns.values():
+        cells = [record.get(column) for record in records]
+        if {*map(type, cells)} != {str}:
+            return None
+        texts = cast(list[str], cells)
+        if not (all(map(str.strip, texts)) and is_text("".join(texts))):
+            return None
+        read.append(texts)
+    return map(Row, [where for where, _ in block], map(kind, *read))
+
+
+def _labelled(text: str, label: str) -> Labelled:
+    return Labelled(text, label.strip())
+
+
+OF_TEXTS: Mapping[tuple[str, ...], Callable[..., Example]] = {
+    ("source", "target"): Pair,
+    ("text",): Text,
+    ("text", "label"): _labelled,
+}
+"""The kinds of examples that are made of texts alone, by their fields."""
 
 
 def reads_pairs(data: object) -> bool:
@@ -260,9 +325,7 @@ class TableConfig(RowFiles, Columns):
 
     def table(self, path: Path) -> Iterator[Row]:
         """Yield the rows of one file."""
-        columns = self.columns()
-        for where, record in records_of(find(path, self.root), self.encoding):
-            yield Row(where, "empty line") if record is None else row_of(columns, where, record)
+        return rows_of(self.columns(), records_of(find(path, self.root), self.encoding))
 
 
 Records = Iterable[tuple[str, Record | None]]

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,6 +22,8 @@ PIECE = 2**16
 """Characters of a long text encoded at once: the library needs a hundred bytes for each."""
 ROOMY = 256
 """Characters of a token on average that no text exceeds, where tokens may leave characters out."""
+FEW = 16
+"""Texts that are counted at once, which is several times as fast as one by one."""
 AT_ONCE = 2**18
 """Characters of all texts encoded at once."""
 BETWEEN_WORDS = re.compile(r"(?<=[^\W_])(?=[ \n][^\W_]|[^\w\s'])")
@@ -47,13 +50,22 @@ def pieces_of(text: str, cuts: re.Pattern[str] | None) -> Iterator[str]:
     yield text[start:] if start else text
 
 
+def cut(texts: Iterable[str], cuts: re.Pattern[str] | None) -> Iterator[str]:
+    """Yield texts, the long ones in pieces (see `pieces_of`)."""
+    for text in texts:
+        if len(text) <= PIECE:  # as almost all are
+            yield text
+        else:
+            yield from pieces_of(text, cuts)
+
+
 def together(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
     """Yield texts in groups of at least so many characters; the last may have fewer."""
     group: list[str] = []
-    size = 0
-    for text in texts:
-        group.append(text)
-        size += len(text)
+    size, left = 0, iter(texts)
+    while some := [*islice(left, FEW)]:
+        group += some
+        size += sum(map(len, some))
         if size >= characters:
             yield group
             group, size = [], 0
@@ -67,14 +79,13 @@ LONGEST_WORD = 2**18
 
 def whole_words(texts: Iterable[str]) -> Iterator[str]:
     """Yield texts in pieces that end between words. Raises `InputError` for too long a word."""
-    for text in texts:
-        for piece in (text,) if len(text) <= PIECE else pieces_of(text, BETWEEN_WORDS):
-            if len(piece) > LONGEST_WORD:
-                raise InputError(
-                    f"tokenizer: the text has {len(piece):,} characters without a space between "
-                    'words, within which bpe looks for pairs: use kind = "char", or divide it'
-                )
-            yield piece
+    for piece in cut(texts, BETWEEN_WORDS):
+        if len(piece) > LONGEST_WORD:
+            raise InputError(
+                f"tokenizer: the text has {len(piece):,} characters without a space between "
+                'words, within which bpe looks for pairs: use kind = "char", or divide it'
+            )
+        yield piece
 
 
 @runtime_checkable

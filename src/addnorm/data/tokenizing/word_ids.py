@@ -1,6 +1,5 @@
 """The ids of many texts at once: each word is encoded when first met, then looked up."""
 
-import re
 from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Any
@@ -10,18 +9,10 @@ from numpy.typing import NDArray
 
 from addnorm.data.tokenizing.codecs import BETWEEN_WORDS, SPACED, together
 from addnorm.data.tokenizing.tokenizers import Tokenizer
-
-ALONE = re.compile(r"(?<=\S) (?=\S)")
-"""A space between two words, which belongs to the second: no token crosses the place before it."""
-
-BEGIN = "\1"
-"""The sign at the start of each text: its first word has no space before it."""
+from addnorm.data.tokenizing.word_numbers import AT_ONCE, BEGIN, WordNumbers
 
 MOST_WORDS = 2**18
 """The number of words from which they are forgotten, to be met again."""
-
-AT_ONCE = 2**16
-"""The characters of texts that are split at once: their words stay in the processor's cache."""
 
 
 class WordIds:
@@ -34,82 +25,59 @@ class WordIds:
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the ids of all texts in one array, and the number of ids in each text."""
-        if not self._divides or not texts or any(BEGIN in text for text in texts):
-            rows = self._tokenizer.encode_batch(texts)
-            return _flat(rows), _lengths(rows)
+        if not self._divides or not texts:
+            return self._text_by_text(texts)
         if len(self._words.numbers) > MOST_WORDS:
             self._words = _Words()
-        return self._words.ids_of(texts, self._tokenizer)
+        groups = [*together(texts, AT_ONCE)]
+        found = [*map(self._words.numbers.of, groups)]
+        self._words.learn_new(self._tokenizer)
+        rows = [
+            self._text_by_text(group) if words is None else self._words.ids_of(*words)
+            for group, words in zip(groups, found, strict=True)
+        ]
+        ids, lengths = zip(*rows, strict=True)
+        return np.concatenate(ids), np.concatenate(lengths)
 
-
-def _words_of(texts: Sequence[str]) -> list[str]:
-    """Return the words of texts, with a sign before each text."""
-    if _has_single_spaces("".join(texts)):  # all at once is several times as fast
-        return f"{BEGIN}{f' {BEGIN}'.join(texts)}".split(" ")
-    words: list[str] = []
-    for text in texts:
-        signed = f"{BEGIN}{text}"
-        words += signed.split(" ") if _has_single_spaces(text) else ALONE.split(signed)
-    return words
-
-
-def _has_single_spaces(text: str) -> bool:
-    """Whether a text has no white space but single spaces, as printable characters have none."""
-    return text.isprintable() and "  " not in text
+    def _text_by_text(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any]]:
+        rows = self._tokenizer.encode_batch(texts)
+        return _flat(rows), _lengths(rows).astype(np.int64)
 
 
 class _Words:
-    """The words met so far: the ids of each, in one array, and whether it begins a text."""
+    """The words met so far, and the ids of each, in one array."""
 
     def __init__(self) -> None:
-        self.numbers = _Numbers()
-        self.ids = np.zeros(0, np.int64)
-        self.starts = np.zeros(0, np.int64)
-        self.lengths = np.zeros(0, np.int64)
-        self.begins = np.zeros(0, np.bool_)
+        self.numbers = WordNumbers()
+        self.ids = np.zeros(0, np.int32)
+        self.starts = np.zeros(0, np.int32)
+        self.lengths = np.zeros(0, np.int32)
 
     def ids_of(
-        self, texts: Sequence[str], tokenizer: Tokenizer
+        self, numbers: NDArray[Any], begins: NDArray[Any]
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the ids of all texts in one array, and the number of ids in each text."""
-        groups = map(_words_of, together(texts, AT_ONCE))
-        numbers = np.concatenate([*map(self.numbers.of, groups)])
-        if new := [*islice(self.numbers, len(self.lengths), None)]:
-            self._learn(new, tokenizer)
         lengths = self.lengths[numbers]
-        stops = np.cumsum(lengths)
+        stops = np.cumsum(lengths, dtype=np.int32)
         shifts = self.starts[numbers] - (stops - lengths)
-        ids = self.ids[np.repeat(shifts, lengths) + np.arange(stops[-1])]
-        return ids, np.add.reduceat(lengths, np.flatnonzero(self.begins[numbers]))
+        ids = self.ids[np.repeat(shifts, lengths) + np.arange(stops[-1], dtype=np.int32)]
+        return ids, np.add.reduceat(lengths, begins, dtype=np.int64)
 
-    def _learn(self, new: list[str], tokenizer: Tokenizer) -> None:
-        begins = [word.startswith(BEGIN) for word in new]
-        spaced = [
-            word.removeprefix(BEGIN) if first else f" {word}"
-            for word, first in zip(new, begins, strict=True)
-        ]
+    def learn_new(self, tokenizer: Tokenizer) -> None:
+        """Encode the words that were met since."""
+        words = [word.decode() for word in islice(self.numbers, len(self.lengths), None)]
+        if not words:
+            return
+        spaced = [w.removeprefix(BEGIN) if w.startswith(BEGIN) else f" {w}" for w in words]
         rows = tokenizer.encode_batch(spaced)
         self.ids = np.concatenate([self.ids, _flat(rows)])
         self.lengths = np.concatenate([self.lengths, _lengths(rows)])
-        self.starts = np.cumsum(self.lengths) - self.lengths
-        self.begins = np.concatenate([self.begins, begins])
-
-
-class _Numbers(dict[str, int]):
-    """The numbers of the words, in the order in which they were first met."""
-
-    def of(self, words: list[str]) -> NDArray[Any]:
-        """Return the number of each word."""
-        return np.fromiter(map(self.__getitem__, words), np.int64, len(words))
-
-    def __missing__(self, word: str) -> int:
-        number = self[word] = len(self)
-        return number
+        self.starts = np.cumsum(self.lengths, dtype=np.int32) - self.lengths
 
 
 def _flat(rows: Sequence[list[int]]) -> NDArray[Any]:
-    return np.fromiter(chain.from_iterable(rows), np.int64)
+    return np.fromiter(chain.from_iterable(rows), np.int32)
 
 
 def _lengths(rows: Sequence[list[int]]) -> NDArray[Any]:
-    return np.fromiter(map(len, rows), np.int64, len(rows))
+    return np.fromiter(map(len, rows), np.int32, len(rows))

@@ -16,7 +16,6 @@ from addnorm.data.conversation import PLAIN
 from addnorm.data.example import kind_named
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
-from addnorm.files import check_recipe_file, read_file
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.parts import FROM_FILE, chooses, family_of, kind_of
@@ -26,6 +25,7 @@ from addnorm.runs.recipes.custom_parts import check_imports, import_named
 from addnorm.runs.recipes.error_messages import explain, written_path
 from addnorm.runs.recipes.parallel_plan import check_parallel
 from addnorm.runs.recipes.starting_model import MODEL, merged, model_tree
+from addnorm.runs.recipes.toml_file import read_toml
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.registry import task_of_training
 from addnorm.tasks.task import Task
@@ -106,8 +106,7 @@ def read_recipe(
     the file, the line, what is wrong and the nearest valid name.
     """
     overrides = overrides or {}
-    text = _read(file)
-    tree = _parse(file, text)
+    text, tree = read_toml(file)
     names = tree.pop("import", [])
     for name, value in overrides.items():
         write_default_kinds(tree, name)
@@ -163,41 +162,6 @@ def _write_start(tree: dict[str, Any], place: Location) -> None:
             raise InputError(f"{place(['train', 'start'])}: {start}: {first}") from error
         except InputError as error:
             raise InputError(f"{place(['train', 'start'])}: {error}") from error
-
-
-def _read(file: Path) -> str:
-    check_recipe_file(file)
-    try:
-        return read_file(file).decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{file}: no recipe can be read there: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{file}:{line}: a recipe is UTF-8; this is not") from error
-
-
-def _parse(file: Path, text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        what, _, where = str(error).partition(" (at ")
-        match = re.match(r"line (\d+)", where)
-        line = int(match[1]) if match else text.rstrip().count("\n") + 1
-        hint = "" if file.suffix == ".toml" else DATA
-        raise InputError(f"{file}:{line}: not valid TOML: {TOML.get(what, what)}{hint}") from error
-    except RecursionError as error:
-        raise InputError(f"{file}: not a recipe: nested too deep") from error
-
-
-DATA = ". A recipe is a TOML file; a text to learn from is named in it, as data.train"
-"""What a file with another name probably is."""
-
-TOML = {
-    "Cannot overwrite a value": "this is given twice",
-    "Invalid value": "not a value: write text in quotes",
-    "Illegal character '\\n'": "a line ends within quotes",
-}
-"""Messages of Python's TOML reader, in other words."""
 
 
 def check_recipe(tree: dict[str, Any], place: Location, *, from_file: bool = True) -> Recipe:

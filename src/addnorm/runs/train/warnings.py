@@ -1,6 +1,6 @@
 """Warnings before training about settings that are probably mistakes, with their remedies."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from math import ceil
 from typing import Any, cast, get_args
@@ -11,7 +11,7 @@ import xxhash
 from addnorm.data import Corpus
 from addnorm.data.batches.buckets import Buckets, Images, Loader, Packed, Windows
 from addnorm.data.batches.sharded import ShardRows
-from addnorm.data.example import PROPERTIES
+from addnorm.data.example import PROPERTIES, Example
 from addnorm.data.ids.compact import Compact
 from addnorm.data.readers.text_files import TextConfig
 from addnorm.data.shards.source import ShardedTexts
@@ -229,27 +229,29 @@ def _in_train_too(data: EncodedData) -> Iterator[str]:
     """Warn of validation or test examples that are also in training."""
     encoded = data.encoded
     measured = [split for split in ("valid", "test") if len(encoded.splits[split])]
-    learnt = {*_digests(data, "train")} if measured else set[str]()
-    if not learnt:
+    if not measured or not (learnt := {*_inputs(data, "train")}):
         return
     what = PROPERTIES[encoded.medium].plural
     for split in measured:
-        digests = _digests(data, split)
-        if same := [i for i, digest in enumerate(digests, 1) if digest in learnt]:
+        inputs = _inputs(data, split)
+        if same := [i for i, read in enumerate(inputs, 1) if read in learnt]:
             yield (
-                f"{split}: {len(same):,} of {len(digests):,} {what} are in train too, "
+                f"{split}: {len(same):,} of {len(inputs):,} {what} are in train too, "
                 f"such as number {same[0]:,}: scores on them do not hold for new ones"
             )
 
 
-def _digests(data: EncodedData, split: str) -> Sequence[str]:
-    """Return a digest of each example's input; for plain texts, of their ids."""
+def _inputs(data: EncodedData, split: str) -> Sequence[Hashable]:
+    """Return each example's texts, or the digest of its input; for plain texts, of their ids."""
     corpus, encoded = data.corpus, data.encoded.splits[split]
     if isinstance(encoded, ShardedTexts):  # of any size: `addnorm tokenize` compares documents
         return []
     if corpus is None:
         assert isinstance(encoded, Compact)
         return [*map(xxhash.xxh3_128_hexdigest, map(bytes, encoded.tokens.arrays()))]
+    kind = corpus.kind
+    if kind.digest is Example.digest and kind.words is Example.words and corpus.medium == "text":
+        return [(example.source_text(), example.second_text()) for example in corpus.splits[split]]
     digests = (example.digest() for example in corpus.splits[split])
     return corpus.pieces.get(split) or [*filter(None, digests)]
 
