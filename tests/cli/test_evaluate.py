@@ -79,7 +79,7 @@ def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
         (["--data.test", "none.txt"], "does not exist"),
         (["--model.d_model", "32"], "does not fit this model"),
         (["--splt", "valid"], "Did you mean '--split'?"),
-        (["--predictions", tmp_path / "none" / "x"], "there is no folder"),
+        (["--predictions", tmp_path], "is a folder: give the name of a file in it"),
         (
             ["--confusion", "x.gif"],
             "--confusion x.gif: .gif is not a valid form. Did you mean '.png'?",

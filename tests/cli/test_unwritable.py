@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 from tests.cli.test_wrong_inputs import Command, check
 
-from addnorm.cli.main import COMMANDS, app, check_place
+from addnorm.cli.main import COMMANDS, app, check_file_place, check_place
 
 READS = {("lab", "list", "--out")}
 """Options named `--out` that name a folder to read."""
+
+WRITES = ("--out", "--plot", "--predictions", "--confusion")
+"""The options that name a file or folder to write."""
 
 
 def commands() -> Iterator[tuple[str, ...]]:
@@ -21,21 +24,22 @@ def commands() -> Iterator[tuple[str, ...]]:
 
 
 def writers() -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Each command with an option `--out`, and that option."""
+    """Each option that names a place to write, with its command and name."""
     for words in commands():
         command = app
         for word in words:
             command = command[word]
         for argument in command.assemble_argument_collection():
-            if "--out" in argument.names and (*words, "--out") not in READS:
-                yield words, argument
+            for name in {*WRITES} & {*argument.names}:
+                if (*words, name) not in READS:
+                    yield (*words, name), argument
 
 
 def test_every_place_to_write_is_checked_before_the_work() -> None:
     found = dict(writers())
-    assert len(found) >= 18
+    assert len(found) >= 22
     for words, argument in found.items():
-        assert check_place in argument.parameter.validator, words
+        assert {check_place, check_file_place} & {*argument.parameter.validator}, words
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,9 @@ def test_every_place_to_write_is_checked_before_the_work() -> None:
         ["export", "run"],
         ["new", "norm"],
         ["forecast", "run", "history.csv", "--plot"],
+        ["forecast", "run", "history.csv", "--out"],
+        ["evaluate", "run", "--predictions"],
+        ["quantize", "run", "--sweep", "--plot"],
     ],
 )
 def test_it_is_known_in_one_line(
@@ -56,7 +63,17 @@ def test_it_is_known_in_one_line(
     check(addnorm, tmp_path, [*words, "file/deep/new.png"], "nothing can be written in | file")
 
 
-def test_a_picture_is_not_a_folder(addnorm: Command, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["look", "run", "a", "--out"],
+        ["evaluate", "run", "--predictions"],
+        ["evaluate", "run", "--confusion"],
+        ["forecast", "run", "history.csv", "--out"],
+        ["embed", "run", "--out"],
+    ],
+)
+def test_a_file_is_not_a_folder(addnorm: Command, tmp_path: Path, words: list[str]) -> None:
     folder = tmp_path / "look.png"
     folder.mkdir()
-    check(addnorm, tmp_path, ["look", "run", "a", "--out", folder], "is a folder: give the name")
+    check(addnorm, tmp_path, [*words, folder], "is a folder: give the name of a file in it")

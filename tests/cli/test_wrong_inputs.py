@@ -332,7 +332,7 @@ WORDS = [
     ("evaluate RUN --predictions p.txt", "leave --predictions out"),
     ("evaluate RUN --model.d_model 32", "does not fit this model"),
     ("embed RUN TEXT --out v", "--out v: lacks an ending. Valid: .npy"),
-    ("embed RUN TEXT --out gone/v.npy", "--out gone/v.npy: there is no folder gone"),
+    ("embed RUN TEXT --out /proc/v.npy", "/proc/v.npy: nothing can be written in /proc"),
     ("generate RUN TEXT gone.txt", "gone.txt: No such file or directory"),
     ("embed RUN TEXT --out v.txt", "--out v.txt: .txt is not a valid form. Did you mean '.jsonl'?"),
     ("embed RUN TEXT --pooling max", "Did you mean 'mean'? Valid: mean, first, last, head"),

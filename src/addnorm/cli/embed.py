@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, media_files
-from addnorm.cli.main import NewPlace
-from addnorm.cli.plot import check_ending, check_folder
+from addnorm.cli.main import NewFile
+from addnorm.cli.plot import check_ending
 from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named, working
 from addnorm.errors import InputError
 from addnorm.runs.options import PoolingOptions, PromptNameOptions
@@ -27,7 +27,7 @@ ANY_PROMPT: PromptNameOptions = {}
 def embed(
     run: Path,
     *files: Files,
-    out: Annotated[NewPlace | None, Parameter(show_default=False)] = None,
+    out: Annotated[NewFile | None, Parameter(show_default=False)] = None,
     how: Annotated[PoolingOptions, GROUP] = AS_LEARNT,
     prompt: Annotated[PromptNameOptions, GROUP] = ANY_PROMPT,
     reading: Reading = STRICT,
@@ -57,7 +57,6 @@ def embed(
     check_files(files)
     if out is not None:
         check_ending(out, "--out", FORMS)
-        check_folder(out, "--out")
     import_named(imports)
     opened = where.open(run)
     pictures = opened.reads_files and not (opened.compares and _are_texts(files))
@@ -106,8 +105,9 @@ def _of_files(
 def _write(out: Path, vectors: "Tensor") -> None:
     import numpy
 
-    from addnorm.atomic import atomic_file, write_tensors
+    from addnorm.atomic import atomic_file, make_folder, write_tensors
 
+    make_folder(out.parent)
     with atomic_file(out) as partial:
         if out.suffix == ".npy":
             with partial.open("wb") as file:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from addnorm.atomic import make_folder
 from addnorm.cli.fields import fields_given
 from addnorm.cli.lines import one_line
-from addnorm.cli.plot import check_folder, check_picture
+from addnorm.cli.main import NewFile
+from addnorm.cli.plot import check_picture
 from addnorm.cli.where import ALONE, Imports, InProcesses, import_named
 from addnorm.errors import InputError
 from addnorm.runs.options import Split, Weights
@@ -23,8 +25,8 @@ def evaluate(
     run: Path,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
     split: Split | None = None,
-    predictions: Path | None = None,
-    confusion: Path | None = None,
+    predictions: NewFile | None = None,
+    confusion: NewFile | None = None,
     weights: Weights | None = None,
     early_exit: Annotated[str | None, Parameter(name="--exit")] = None,
     where: InProcesses = ALONE,
@@ -89,6 +91,7 @@ def _write(answers: Mapping[int, str], early: "EarlyExit | None", file: Path) ->
     depths = {} if early is None else early.depth_of
     ends = {i: f"\t{depth}" for i, depth in depths.items()}
     lines = (f"{one_line(y)}{ends.get(i, '')}\n" for i, y in answers.items())
+    make_folder(file.parent)
     file.write_text("".join(lines), encoding="utf-8")
 
 
@@ -110,12 +113,10 @@ def _check(
                 f"--{name}: for generated texts, and the evaluation of {task.name} has none: "
                 "leave it out"
             )
-    if predictions is not None:
-        if not task.predicts_lines:
-            raise InputError(
-                f"a {task.name} model predicts no line for each example: leave --predictions out"
-            )
-        check_folder(predictions, "--predictions")
+    if predictions is not None and not task.predicts_lines:
+        raise InputError(
+            f"a {task.name} model predicts no line for each example: leave --predictions out"
+        )
     if confusion is not None:
         if not task.one_class:
             raise InputError(

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 from cyclopts import Parameter
 
-from addnorm.cli.main import NewPlace
-from addnorm.cli.plot import check_folder, check_picture
+from addnorm.atomic import make_folder
+from addnorm.cli.main import NewFile
+from addnorm.cli.plot import check_picture
 from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named
 from addnorm.runs.options import ForecastOptions
 
@@ -31,14 +32,12 @@ class Output:
         A picture of the past, the forecast and the truth, .png, .svg or .pdf.
     """
 
-    out: NewPlace | None = None
-    plot: NewPlace | None = None
+    out: NewFile | None = None
+    plot: NewFile | None = None
 
     def __post_init__(self) -> None:
         if self.plot is not None:
             check_picture(self.plot, "--plot")
-        if self.out is not None:
-            check_folder(self.out, "--out")
 
 
 TO_STANDARD_OUTPUT = Output()
@@ -78,6 +77,7 @@ def forecast(
     if output.out is None:
         _write(result, sys.stdout)
         return
+    make_folder(output.out.parent)
     with output.out.open("w", encoding="utf-8", newline="") as file:
         _write(result, file)
 

@@ -21,7 +21,7 @@ from addnorm.cli.lines import (
     media_files,
     one_line,
 )
-from addnorm.cli.main import NewPlace
+from addnorm.cli.main import NewFile
 from addnorm.cli.structured import grammar_asked
 from addnorm.cli.subtitles import SubtitleForm, subtitles, timed_line
 from addnorm.cli.where import GROUP, Imports, InProcesses, import_named, working
@@ -123,7 +123,7 @@ class PromptOptions:
     chat: Annotated[bool, Parameter(negative="", show_default=False)] = False
     messages: Annotated[Path | None, Parameter(show_default=False)] = None
     batch: Annotated[Path | None, Parameter(show_default=False)] = None
-    out: Annotated[NewPlace | None, Parameter(show_default=False)] = None
+    out: Annotated[NewFile | None, Parameter(show_default=False)] = None
     exact: Annotated[bool, Parameter(negative="", show_default=False)] = False
     speech: Annotated[SpeechOptions, GROUP] = field(default_factory=SpeechOptions)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from addnorm.cli.main import NewPlace, with_options
+from addnorm.cli.main import NewFile, with_options
 from addnorm.cli.plot import check_picture
 from addnorm.cli.where import ANYWHERE, Imports, Where, import_named, working
 from addnorm.errors import InputError
@@ -42,7 +42,7 @@ def look(
     *,
     target: str | None = None,
     shown: Shown = EVERYTHING,
-    out: NewPlace = Path("look.png"),
+    out: NewFile = Path("look.png"),
     as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
     where: Where = ANYWHERE,
     imports: Imports = (),

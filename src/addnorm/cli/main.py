@@ -78,6 +78,17 @@ NewPlace = Annotated[Path, Parameter(validator=check_place)]
 """The option of a command that names the file or folder to write, checked before its work."""
 
 
+def check_file_place(kind: object, place: object) -> None:
+    """Raise `InputError` where no file can be made, such as at the place of a folder."""
+    check_place(kind, place)
+    if isinstance(place, Path) and place.is_dir():
+        raise InputError(f"{place}: is a folder: give the name of a file in it")
+
+
+NewFile = Annotated[Path, Parameter(validator=check_file_place)]
+"""The option of a command that names the file to write, checked before its work."""
+
+
 def convert_words(hint: Any, words: Sequence[Token]) -> Any:
     """Convert the arguments of an option.
 

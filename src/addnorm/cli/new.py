@@ -4,11 +4,11 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from addnorm.cli.main import NewPlace
+from addnorm.cli.main import NewFile
 from addnorm.errors import InputError, choices
 
 
-def new(family: str, file: NewPlace) -> None:
+def new(family: str, file: NewFile) -> None:
     """Write a starting file for a part, a task or a family of checkpoints of your own.
 
     The file works as it is, and its first lines say how to check it and how to train with it. It is

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from addnorm.cli.main import NewPlace
+from addnorm.cli.main import NewFile
 from addnorm.errors import InputError, choices, nearest
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -14,7 +14,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 def plot(
     *runs: Annotated[Path, Parameter(show_default=False)],
-    out: NewPlace | None = None,
+    out: NewFile | None = None,
 ) -> None:
     """Draw the loss, the learning rate and the gradient norm of runs, over one another.
 
@@ -50,8 +50,6 @@ def plot(
 def check_picture(out: Path, option: str = "--out") -> None:
     """Raise `InputError` for a file name that is not that of a picture format."""
     check_ending(out, option, SUFFIXES)
-    if out.is_dir():
-        raise InputError(f"{option} {out}: is a folder: give the name of a picture in it")
 
 
 def check_ending(out: Path, option: str, valid: Sequence[str]) -> None:
@@ -59,9 +57,3 @@ def check_ending(out: Path, option: str, valid: Sequence[str]) -> None:
     if out.suffix not in valid:
         problem = f"{out.suffix} is not a valid form" if out.suffix else "lacks an ending"
         raise InputError(f"{option} {out}: {problem}.{choices(out.suffix, valid)}")
-
-
-def check_folder(out: Path, option: str) -> None:
-    """Raise `InputError`, before the work, if the output file's folder does not exist."""
-    if not out.parent.is_dir():
-        raise InputError(f"{option} {out}: there is no folder {out.parent}")

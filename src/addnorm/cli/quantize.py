@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
-from addnorm.cli.main import NewPlace, with_options
+from addnorm.cli.main import NewFile, NewPlace, with_options
 from addnorm.cli.plot import check_picture
 from addnorm.cli.where import ON_CPU, Imports, import_named
 from addnorm.errors import InputError
@@ -121,7 +121,7 @@ def quantize(
     scheme: Scheme = INT8,
     options: QuantizeOptions = USUAL,
     sweep: Flag = False,
-    plot: Path | None = None,
+    plot: NewFile | None = None,
     imports: Imports = (),
 ) -> None:
     """Keep the weights of a model in 8 or 4 bits, and compare size, speed and scores.
