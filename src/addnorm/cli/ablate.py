@@ -9,9 +9,9 @@ from addnorm.cli.fields import fields_given
 from addnorm.cli.main import NewPlace
 from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError
+from addnorm.files import read_toml
 from addnorm.lab import check_packages
 from addnorm.lab.studies.options import DEFAULTS, StudyOptions
-from addnorm.runs.recipes.toml_file import read_toml
 
 Varying = Annotated[list[str] | None, Parameter(negative="", consume_multiple=False)]
 Options = Annotated[

@@ -10,9 +10,8 @@ from addnorm.cli.fields import fields_given
 from addnorm.cli.main import NewPlace
 from addnorm.cli.where import GROUP, ON_CPU, Imports, import_named
 from addnorm.errors import InputError
-from addnorm.files import check_model_folder
+from addnorm.files import check_model_folder, read_toml
 from addnorm.runs.options import DistillOptions
-from addnorm.runs.recipes.toml_file import read_toml
 
 AS_IN_RECIPE: DistillOptions = {}
 

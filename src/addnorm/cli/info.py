@@ -7,8 +7,7 @@ from cyclopts import Parameter
 
 from addnorm.cli.where import Imports, import_named, working
 from addnorm.errors import InputError
-from addnorm.files import check_model_folder
-from addnorm.runs.recipes.toml_file import read_toml
+from addnorm.files import check_model_folder, read_toml
 
 
 def info(

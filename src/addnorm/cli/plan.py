@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from addnorm.cli.fields import fields_given
 from addnorm.cli.main import at_least
 from addnorm.cli.where import Imports, import_named, working
-from addnorm.runs.recipes.toml_file import read_toml
+from addnorm.files import read_toml
 
 if TYPE_CHECKING:
     from rich.table import Table

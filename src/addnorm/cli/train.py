@@ -10,7 +10,7 @@ from addnorm.cli.fields import fields_given
 from addnorm.cli.main import NewPlace, at_least, lasting_imports
 from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError, Interrupted, RankLostError, nearest
-from addnorm.runs.recipes.toml_file import read_toml
+from addnorm.files import read_toml
 
 if TYPE_CHECKING:
     from rich.console import Console

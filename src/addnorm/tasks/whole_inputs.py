@@ -23,7 +23,7 @@ from addnorm.parts import is_ours
 from addnorm.tasks.task import Task, undefined
 
 NOTHING = Encoded(0, [], [])
-"""An input without tokens, for targets that are encoded apart from the texts."""
+"""An input without tokens, for targets that are encoded separately from the texts."""
 
 
 @dataclass(frozen=True)

@@ -249,9 +249,9 @@ def _account(split: str, rows: Iterable[Row]) -> tuple[list[Placed], Report]:
     used: list[Placed] = []
     left_out: dict[str, list[str]] = {}
     skipped = Counter[str]()
-    kept = [*rows]
-    lacking = iter(lacks([row.content for row in kept if not isinstance(row.content, str)]))
-    for where, content, _, skips in kept:
+    read = [*rows]
+    lacking = iter(lacks([row.content for row in read if not isinstance(row.content, str)]))
+    for where, content, _, skips in read:
         if skips:
             skipped.update(skips)
         reason = content if isinstance(content, str) else next(lacking)

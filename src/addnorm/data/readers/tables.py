@@ -184,14 +184,14 @@ def _plain_rows(
     return map(Row, [where for where, _ in block], map(kind, *read))
 
 
-def _labelled(text: str, label: str) -> Labelled:
+def _class_example(text: str, label: str) -> Labelled:
     return Labelled(text, label.strip())
 
 
 OF_TEXTS: Mapping[tuple[str, ...], Callable[..., Example]] = {
     ("source", "target"): Pair,
     ("text",): Text,
-    ("text", "label"): _labelled,
+    ("text", "label"): _class_example,
 }
 """The kinds of examples that are made of texts alone, by their fields."""
 

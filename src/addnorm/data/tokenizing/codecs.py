@@ -63,9 +63,9 @@ def together(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
     """Yield texts in groups of at least so many characters; the last may have fewer."""
     group: list[str] = []
     size, left = 0, iter(texts)
-    while some := [*islice(left, FEW)]:
-        group += some
-        size += sum(map(len, some))
+    while few := [*islice(left, FEW)]:
+        group += few
+        size += sum(map(len, few))
         if size >= characters:
             yield group
             group, size = [], 0

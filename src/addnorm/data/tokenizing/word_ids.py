@@ -30,11 +30,11 @@ class WordIds:
         if len(self._words.numbers) > MOST_WORDS:
             self._words = _Words()
         groups = [*together(texts, AT_ONCE)]
-        found = [*map(self._words.numbers.of, groups)]
+        words_of_groups = [*map(self._words.numbers.of, groups)]
         self._words.learn_new(self._tokenizer)
         rows = [
             self._text_by_text(group) if words is None else self._words.ids_of(*words)
-            for group, words in zip(groups, found, strict=True)
+            for group, words in zip(groups, words_of_groups, strict=True)
         ]
         ids, lengths = zip(*rows, strict=True)
         return np.concatenate(ids), np.concatenate(lengths)

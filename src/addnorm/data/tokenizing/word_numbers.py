@@ -52,10 +52,10 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
     numbers, counts = WordNumbers(), np.zeros(0, np.int64)
     whole = Counter[str]()
     for group in together(texts, AT_ONCE):
-        if (found := numbers.of(group)) is None:
+        if (words_of_group := numbers.of(group)) is None:
             whole.update(group)
             continue
-        new = np.bincount(found[0], minlength=len(numbers))
+        new = np.bincount(words_of_group[0], minlength=len(numbers))
         new[: len(counts)] += counts
         counts = new
     words = (word.decode().removeprefix(BEGIN) for word in numbers)
@@ -131,8 +131,8 @@ def _edges(read: Numbers, space: str) -> Numbers:
     edges = np.flatnonzero((read == ord(space)) | (read == ord(BEGIN)))
     inner = edges[1:-1]
     near_space = IS_SPACE[read[inner - 1]] | IS_SPACE[read[inner + 1]]
-    kept = (read[inner] == ord(BEGIN)) | ~near_space
-    return np.concatenate([edges[:1], inner[kept], edges[-1:]])
+    are_edges = (read[inner] == ord(BEGIN)) | ~near_space
+    return np.concatenate([edges[:1], inner[are_edges], edges[-1:]])
 
 
 def _hashes(raw: bytes, starts: Numbers, lengths: Numbers) -> Numbers:

@@ -16,6 +16,7 @@ from addnorm.data.conversation import PLAIN
 from addnorm.data.example import kind_named
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
+from addnorm.files import read_toml
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.parts import FROM_FILE, chooses, family_of, kind_of
@@ -25,7 +26,6 @@ from addnorm.runs.recipes.custom_parts import check_imports, import_named
 from addnorm.runs.recipes.error_messages import explain, written_path
 from addnorm.runs.recipes.parallel_plan import check_parallel
 from addnorm.runs.recipes.starting_model import MODEL, merged, model_tree
-from addnorm.runs.recipes.toml_file import read_toml
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.registry import task_of_training
 from addnorm.tasks.task import Task

@@ -11,7 +11,7 @@ import xxhash
 from addnorm.data import Corpus
 from addnorm.data.batches.buckets import Buckets, Images, Loader, Packed, Windows
 from addnorm.data.batches.sharded import ShardRows
-from addnorm.data.example import PROPERTIES, Example
+from addnorm.data.example import PROPERTIES, Example, has_signals
 from addnorm.data.ids.compact import Compact
 from addnorm.data.readers.text_files import TextConfig
 from addnorm.data.shards.source import ShardedTexts
@@ -250,7 +250,11 @@ def _inputs(data: EncodedData, split: str) -> Sequence[Hashable]:
         assert isinstance(encoded, Compact)
         return [*map(xxhash.xxh3_128_hexdigest, map(bytes, encoded.tokens.arrays()))]
     kind = corpus.kind
-    if kind.digest is Example.digest and kind.words is Example.words and corpus.medium == "text":
+    if (
+        kind.digest is Example.digest
+        and kind.words is Example.words
+        and not has_signals(corpus.medium)
+    ):
         return [(example.source_text(), example.second_text()) for example in corpus.splits[split]]
     digests = (example.digest() for example in corpus.splits[split])
     return corpus.pieces.get(split) or [*filter(None, digests)]
