@@ -50,7 +50,6 @@ UNMIRRORED = {
     "tasks/regression.py": "runs/test_evaluation.py",
     "tasks/tagging.py": "runs/test_evaluation.py",
     "tasks/translation.py": "runs/test_evaluation.py",
-    "tasks/whole_inputs.py": "runs/test_pairs.py",
     "data/ids/layout.py": "data/batches/test_buckets.py",
     "runs/inference/predictions.py": "tasks/test_own_task.py",
     "data/shards/account.py": "data/shards/test_writing.py",
