@@ -176,6 +176,11 @@ def test_they_can_be_switched_off(cache: Path, monkeypatch: pytest.MonkeyPatch) 
         ("avx2 avx512f", None, ["scalar"]),
         ("avx2 fma avx512f avx512bw avx512dq avx512vl", None, ["scalar", "avx2", "avx512"]),
         ("avx2 fma avx512f avx512bw avx512dq avx512vl avx512_vnni", "avx2", ["scalar", "avx2"]),
+        (
+            "avx2 fma avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16",
+            None,
+            ["scalar", "avx2", "avx512", "vnni", "bf16"],
+        ),
         ("avx2 fma", "default", ["scalar"]),
         ("avx2 fma", "avx512", ["scalar", "avx2"]),
     ],

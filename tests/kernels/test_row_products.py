@@ -7,17 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from addnorm.compiler import has_compiler
 from addnorm.kernels.build import FLAGS, HERE, LEVELS, load_operator
 from addnorm.kernels.row_products import (
+    NAMES,
     OPERATORS,
     int4_row_product,
+    int8_matmul,
     int8_row_product,
     row_product,
 )
 from addnorm.quantize.int4 import packed, restored, round_nearest
 from addnorm.quantize.int8 import rounded
+from addnorm.tuning.row_products import packed_weight
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
 
@@ -34,7 +38,7 @@ LONG = [
 """The operators; compiling one takes seconds, and other tests need that one all the same."""
 
 
-@pytest.fixture(autouse=True, params=LONG)
+@pytest.fixture(params=LONG)
 def operator(request: pytest.FixtureRequest) -> str:
     load_operator(request.param)
     return request.param
@@ -224,6 +228,62 @@ def test_their_fake_has_the_shape(operator: str) -> None:
     assert (y.device.type, y.shape, y.dtype) == ("meta", (2, 10), torch.float32)
 
 
+def test_rows_of_any_axes(operator: str) -> None:
+    """Also those that are not contiguous."""
+    torch.manual_seed(0)
+    weights, _ = matrix(operator, torch.randn(5, 64))
+    call, x = getattr(torch.ops.addnorm, operator), torch.randn(3, 2, 64)
+    want = product(operator, x.flatten(0, 1), *weights).view(3, 2, 5)
+    assert torch.equal(call(x, *lists(weights), None), want)
+    assert torch.equal(call(x.transpose(0, 1), *lists(weights), None), want.transpose(0, 1))
+    assert torch.equal(call(x[0, 0], *lists(weights), None), want[0, 0])
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shift", [True, False])
+def test_many_rows_are_multiplied_by_onednn(shift: bool, dtype: torch.dtype) -> None:
+    """As a packed copy has it, which is of another matrix here."""
+    torch.manual_seed(0)
+    load_operator("row_product")
+    weight, other = torch.randn(2, 37, 48).to(dtype)
+    x, bias = torch.randn(3, 2, 48).to(dtype), torch.randn(37).to(dtype) if shift else None
+    biases = None if bias is None else [bias]
+    for copy in (other, packed_weight(other)):
+        for few, used in ((6, weight), (5, other), (0, other)):
+            y = torch.ops.addnorm.row_product(x, [weight], biases, copy, few)
+            want = F.linear(x.double(), used.double(), None if bias is None else bias.double())
+            assert y.dtype is dtype
+            torch.testing.assert_close(y.double(), want, rtol=1e-2, atol=1e-2)
+
+
+INTEGERS = [(0, 3, 64), (1, 0, 64), (2, 3, 0), (1, 1, 1), (3, 5, 63), (7, 9, 65), (9, 33, 1000)]
+"""Sizes of products of integers, `(rows, d_out, d_in)`."""
+
+
+@pytest.mark.long
+def test_products_of_integers_are_exact() -> None:
+    """Of any sizes and bytes; for more than few rows they are torch's."""
+    load_operator("int8_matmul")
+    torch.manual_seed(0)
+    for rows, d_out, d_in in INTEGERS:
+        x = torch.randint(-127, 128, (rows, d_in), dtype=torch.int8)
+        values = torch.randint(-128, 128, (d_out, d_in), dtype=torch.int8)
+        for a, q in ((x, values), (127 - 0 * x, 0 * values - 128)):
+            want = (a.double() @ q.double().t()).int()
+            assert torch.equal(int8_matmul(a, q), want)
+            if want.numel() and d_in > 1:
+                assert torch.equal(torch.ops.addnorm.int8_matmul(a, q, rows - 1), want)
+        spread = torch.stack([x, x], -1)[..., 0]
+        assert torch.equal(
+            torch.ops.addnorm.int8_matmul(spread, values, rows), int8_matmul(x, values)
+        )
+    with pytest.raises(RuntimeError, match="do not fit together"):
+        int8_matmul(x, values[:, 1:])
+    fake = torch.ops.addnorm.int8_matmul(x.to("meta"), values.to("meta"), 1)
+    assert (fake.shape, fake.dtype) == ((9, 33), torch.int32)
+
+
 ARM = ("aarch64-linux-gnu-g++", "qemu-aarch64")
 """A compiler for ARM, and what runs its programs here."""
 
@@ -231,28 +291,39 @@ ARM = ("aarch64-linux-gnu-g++", "qemu-aarch64")
 @pytest.mark.slow
 @pytest.mark.skipif(not all(map(shutil.which, ARM)), reason=f"needs {' and '.join(ARM)}")
 @pytest.mark.parametrize("level", ["scalar", "neon"])
-def test_it_is_the_same_on_arm(operator: str, level: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_the_same_on_arm(name: str, level: str, tmp_path: Path) -> None:
     """Integers to the bit, since their sums are exact."""
-    program, source = tmp_path / "run", HERE / f"{operator}.cpp"
+    load_operator(name)
+    program, source = tmp_path / "run", HERE / f"{name}.cpp"
     flags = [*(flag for flag in FLAGS if flag not in ("-shared", "-fPIC")), *LEVELS[level].flags]
     place = Path(__file__).with_name("without_torch")
-    defined = [f'-DSOURCE="{source}"', f"-DOPERATOR={operator}", f"-I{place}"]
+    defined = [f'-DSOURCE="{source}"', f"-DOPERATOR={name}", f"-I{place}"]
     compiler, runner = ARM
     command = [compiler, *flags, "-static", *defined, str(place / "run.cpp"), "-o", str(program)]
     subprocess.run(command, check=True)
     torch.manual_seed(0)
+
+    def on_arm(*tensors: Tensor) -> bytearray:
+        given = b"".join(map(written, tensors))
+        done = subprocess.run([runner, str(program)], input=given, capture_output=True, check=True)
+        return bytearray(done.stdout)
+
+    if name == "int8_matmul":
+        for rows, d_out, d_in in INTEGERS[3:]:
+            x = torch.randint(-127, 128, (rows, d_in), dtype=torch.int8)
+            values = torch.randint(-128, 128, (d_out, d_in), dtype=torch.int8)
+            got = torch.frombuffer(on_arm(x, values), dtype=torch.int32).view(rows, d_out)
+            assert torch.equal(got, int8_matmul(x, values))
+        return
     for dtype in DTYPES:
         for size in SIZES:
-            weights, wide = matrix(operator, torch.randn(size).to(dtype))
+            weights, wide = matrix(name, torch.randn(size).to(dtype))
             x = torch.randn(3, size[1]).to(dtype)
-            given = b"".join(map(written, [x, *weights]))
-            done = subprocess.run(
-                [runner, str(program)], input=given, capture_output=True, check=True
-            )
-            got = torch.frombuffer(bytearray(done.stdout), dtype=dtype).view(3, size[0])
-            assert_close(operator, got, x, wide, None)
-            if operator == "int8_row_product":
-                assert torch.equal(got, product(operator, x, *weights))
+            got = torch.frombuffer(on_arm(x, *weights), dtype=dtype).view(3, size[0])
+            assert_close(name, got, x, wide, None)
+            if name == "int8_row_product":
+                assert torch.equal(got, product(name, x, *weights))
 
 
 def written(tensor: Tensor) -> bytes:

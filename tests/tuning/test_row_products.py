@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from addnorm.tuning import row_products
-from addnorm.tuning.row_products import candidates, choose, measured, row_product
+from addnorm.tuning.row_products import candidates, choose, few_rows, measured, row_product
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[torc
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
     times: list[torch.dtype] = []
 
-    def two(dtype: torch.dtype) -> dict[str, object]:
+    def two(dtype: torch.dtype, rows: int) -> dict[str, object]:
         times.append(dtype)
         return {"loop": [2.0] * 4, "torch": [1.0] * 4}
 
@@ -87,6 +87,8 @@ def test_it_is_measured_once_and_kept(
     monkeypatch.setattr(row_products, "has_compiler", lambda: False)
     assert fresh(torch.float32) == "loop"
     assert fresh(torch.float64) == fresh(torch.int8) == fresh(torch.int32) == "loop"
+    assert row_product(torch.float32, 8) == "torch"
+    assert few_rows(torch.float32) == few_rows(torch.float64) == 0
 
 
 def test_another_number_of_threads_is_measured_again(
@@ -115,7 +117,9 @@ def test_an_operator_that_is_switched_off_is_not_chosen(
     asked: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = {"loop": [2.0] * 4, "operator": [1.0] * 4}
-    monkeypatch.setattr(row_products, "candidates", lambda dtype: asked.append(dtype) or times)
+    monkeypatch.setattr(
+        row_products, "candidates", lambda dtype, rows: asked.append(dtype) or times
+    )
     monkeypatch.setattr(row_products, "has_operator", lambda name: True)
     assert fresh(torch.int8) == fresh(torch.int8) == "operator"
     assert len(asked) == 1
@@ -147,6 +151,25 @@ def test_a_busy_machine_keeps_loops_for_an_hour(
     assert fresh(torch.float32) == "torch", "what is of the future is not recent"
 
 
+def test_few_rows_are_those_for_which_operators_are_faster(
+    asked: list[torch.dtype], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def times(dtype: torch.dtype, rows: int) -> dict[str, list[float]]:
+        return {"torch": [2.0] * 4, "operator": [0.1 * rows] * 4}
+
+    monkeypatch.setattr(row_products, "candidates", times)
+    monkeypatch.setattr(row_products, "has_operator", lambda name: True)
+    assert few_rows(torch.bfloat16) == 16
+    assert few_rows(torch.uint8) == 0
+    assert len([*(tmp_path / "kernels").iterdir()]) == 2  # of 32 rows and of 16
+    row_products._of_threads.cache_clear()
+    assert few_rows(torch.bfloat16) == 16
+    row_products._of_threads.cache_clear()
+    monkeypatch.setattr(row_products, "has_operator", lambda name: False)
+    monkeypatch.setattr(row_products, "candidates", lambda *_: {"torch": [2.0] * 4})
+    assert few_rows(torch.bfloat16) == 0
+
+
 def test_they_are_on_the_processor_whatever_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a product cannot be made, it is no candidate."""
 
@@ -176,3 +199,9 @@ def test_every_candidate_is_the_product() -> None:
             torch.testing.assert_close(work(), y)
         times, _ = measured(works)
         assert all(second > 0 for seconds in times.values() for second in seconds)
+    for dtype in (torch.float32, torch.bfloat16, torch.int8):
+        works = candidates(dtype, 5)
+        assert [*works] == ["torch", "operator"]
+        for work in works.values():
+            want = torch.full((5, 2048), 1024, dtype=torch.int32 if dtype is torch.int8 else dtype)
+            assert torch.equal(work(), want)

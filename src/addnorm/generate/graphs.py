@@ -5,7 +5,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -19,12 +19,18 @@ from torch.utils._pytree import tree_leaves
 
 from addnorm.compiler import CompilerError, compile_ahead, keep_compiled, target
 from addnorm.files import cache_folder
-from addnorm.generate.single_row import dtypes_of, operators_of, place_row_products
+from addnorm.generate.few_rows import COPY, packed_copies, place_products_of_few_rows
+from addnorm.generate.single_row import (
+    dtypes_of,
+    operators_of,
+    place_row_products,
+    tensor_names,
+)
 from addnorm.kernels.build import load_operator
 from addnorm.machine import keep_freed_pages
 from addnorm.nn.choices import choices
 from addnorm.nn.linear import onednn
-from addnorm.tuning.row_products import packed_weight, row_product
+from addnorm.tuning.row_products import few_rows, packed_weight, row_product
 
 Graph = Callable[..., Tensor]
 
@@ -49,8 +55,8 @@ SETTINGS: dict[str, Any] = {
 def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]) -> Graph:
     """Compile `module(*inputs)` to machine code, or load the graph from the disk cache.
 
-    `lengths` names the dynamic axes of the inputs, as for `torch.export`. Linear layers on a single
-    row become one loop over the weights (see `product`). Raises `CompilerError` if there is no C++
+    `lengths` names the dynamic axes of the inputs, as for `torch.export`. Linear layers become the
+    products that are fastest for their rows. Raises `CompilerError` if there is no C++
     compiler, if it fails, or if the graph cannot be stored.
     """
     name = fingerprint(module, example, lengths)
@@ -66,7 +72,8 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     for name in metadata.get(LOADED, "").split():
         load_operator(name)
     packed = metadata.get(PACKED, "").split()
-    weights = {name: _tensor(module, name) for name in graph.get_constant_fqns()}
+    names = graph.get_constant_fqns()
+    weights = {name: _tensor(module, name.removesuffix(COPY)) for name in names}
     weights |= {name: packed_weight(weights[name]) for name in packed}
     graph.load_constants(weights, False, True, True)  # by pointer, without a copy
     if choices().keep_pages:
@@ -132,23 +139,32 @@ def _traced(
     module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]
 ) -> torch.export.ExportedProgram:
     """Export the module, with every linear layer replaced by the fastest product."""
-    program = torch.export.export(module, example, dynamic_shapes=lengths, strict=False)
+    with packed_copies(module) if _has_several(example) else nullcontext():
+        program = torch.export.export(module, example, dynamic_shapes=lengths, strict=False)
     place_row_products(program, module)
+    place_products_of_few_rows(program, module)
     return program.run_decompositions({_linear: product})
 
 
+def _has_several(example: tuple[Any, ...]) -> bool:
+    """Whether a graph is for several rows: its first input has a token of each."""
+    return any(isinstance(tokens, Tensor) and tokens.numel() > 1 for tokens in example[:1])
+
+
 def _factors(program: torch.export.ExportedProgram) -> list[str]:
-    """The names of the weights that only oneDNN products use."""
+    """The names of the weights that only oneDNN products use, and of packed copies."""
     if _onednn is None:
         return []
-    signature = program.graph_signature
-    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    names = tensor_names(program)
     return [
         names[node.name]
         for node in program.graph.find_nodes(op="placeholder")
         if node.name in names
         and node.users
-        and all(user.target is _onednn.default and user.args[1] is node for user in node.users)
+        and (
+            names[node.name].endswith(COPY)
+            or all(user.target is _onednn.default and user.args[1] is node for user in node.users)
+        )
     ]
 
 
@@ -187,7 +203,13 @@ def fingerprint(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any,
     sharing, the inputs and their dynamic axes, the code, the library versions and the processor.
     """
     digest = hashlib.sha256()
-    for line in (*_surroundings(module), *_described(module), *_shapes(example), repr(lengths)):
+    several = _has_several(example)
+    for line in (
+        *_surroundings(module, several=several),
+        *_described(module),
+        *_shapes(example),
+        repr(lengths),
+    ):
         digest.update(f"{line}\n".encode())
     return digest.hexdigest()[:32]
 
@@ -219,10 +241,12 @@ def _name_of(
     return digest.hexdigest()[:32]
 
 
-def _surroundings(module: nn.Module) -> Iterator[str]:
+def _surroundings(module: nn.Module, *, several: bool) -> Iterator[str]:
     yield f"{target()} {SETTINGS}"
     yield f"{torch.get_num_threads()} threads"
     yield f"rows by {[(dtype, row_product(dtype)) for dtype in dtypes_of(module)]}"
+    if several:
+        yield f"few rows {[(dtype, few_rows(dtype)) for dtype in dtypes_of(module)]}"
     yield _code(Path(__file__).parents[1])
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
-from addnorm.kernels.row_products import OPERATORS
+from addnorm.kernels.row_products import NAMES, OPERATORS
 from addnorm.nn.linear import onednn
 from addnorm.quantize.int4 import Int4Matrix
 from addnorm.quantize.int8 import Int8Matrix
@@ -35,7 +35,7 @@ _onednn = onednn()
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer on a single row."""
+    """A linear layer."""
 
     linear: fx.Node
     """The node of the product."""
@@ -86,9 +86,15 @@ def dtypes_of(module: nn.Module) -> list[torch.dtype]:
     return [dtype for dtype in OPERATORS if dtype in large]
 
 
+def tensor_names(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """The name of each parameter and buffer that a graph has as an input."""
+    signature = program.graph_signature
+    return {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+
+
 def operators_of(program: torch.export.ExportedProgram) -> list[str]:
     """The names of our own operators that a graph calls."""
-    names = {name: getattr(torch.ops.addnorm, name).default for name in {*OPERATORS.values()}}
+    names = {name: getattr(torch.ops.addnorm, name).default for name in NAMES}
     calls = {node.target for node in program.graph.nodes}
     return sorted(name for name, target in names.items() if target in calls)
 
@@ -99,19 +105,21 @@ def _on_the_same_row(program: torch.export.ExportedProgram, module: nn.Module) -
     A layer with a bias that the graph computes is alone: it may come after the first of the others.
     """
     together: dict[object, list[Layer]] = {}
-    for layer in _layers(program, module):
+    for layer in linear_layers(program, module, single=True):
         computed = layer.bias is not None and layer.bias.op != "placeholder"
         key = layer.linear if computed else (layer.x, layer.dtype, layer.bias is None)
         together.setdefault(key, []).append(layer)
     return [*together.values()]
 
 
-def _layers(program: torch.export.ExportedProgram, module: nn.Module) -> Iterator[Layer]:
-    signature = program.graph_signature
-    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+def linear_layers(
+    program: torch.export.ExportedProgram, module: nn.Module, *, single: bool
+) -> Iterator[Layer]:
+    """The linear layers of a graph on a single row, or on several."""
+    names = tensor_names(program)
     for node in program.graph.find_nodes(op="call_function", target=_linear):
         x, weight, *bias = node.args
-        if not _is_row(x.meta["val"]):
+        if is_row(x.meta["val"]) != single:
             continue
         size = weight.meta["val"].numel()
         if weight.op == "placeholder":
@@ -164,7 +172,7 @@ def _origin(node: fx.Node, names: Mapping[str, str]) -> tuple[dict[str, fx.Node]
     return inputs, sorted(step for step in steps if step not in SHAPING)
 
 
-def _is_row(x: Tensor) -> bool:
+def is_row(x: Tensor) -> bool:
     """Whether a tensor has a single row and no symbolic size."""
     return all(type(size) is int and size == 1 for size in x.shape[:-1])
 

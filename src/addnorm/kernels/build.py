@@ -45,7 +45,7 @@ class Level(NamedTuple):
 
 
 def _x86(*names: str) -> Level:
-    listed = {"avx512vnni": "avx512_vnni"}
+    listed = {"avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16"}
     return Level(
         frozenset(listed.get(name, name) for name in names), tuple(f"-m{name}" for name in names)
     )
@@ -60,6 +60,7 @@ LEVELS = {
     "avx2": _x86(*_AVX2),
     "avx512": _x86(*_AVX512),
     "vnni": _x86(*_AVX512, "avx512vnni"),
+    "bf16": _x86(*_AVX512, "avx512vnni", "avx512bf16"),
 }
 """The instructions that operators are compiled for, the widest last."""
 

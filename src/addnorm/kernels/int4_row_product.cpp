@@ -135,12 +135,14 @@ struct Product : Columns<Number> {
   template <int ROWS, int OUTPUTS>
   __attribute__((always_inline)) void add(Vector (&totals)[ROWS][OUTPUTS], int64_t row,
                                           int64_t first, int64_t i, int64_t n) const {
+#pragma GCC unroll 4
     for (int o = 0; o < OUTPUTS; ++o) {
       const uint8_t* from = values + (first + o) * bytes + i;
       const Bytes both = load_bytes(from, n);
       prefetch(from + OUTPUTS * bytes);
       const Bytes even = both & 15, odd = (Bytes)((Bits)both >> 4) & 15;
       const Vector scale = scales(first + o, i, n);
+#pragma GCC unroll 4
       for (int r = 0; r < ROWS; ++r) {
         const Part& part = points[row + r].parts[i / STEP];
         const Integers sums = Point::products(part, part.correction, even, odd);
@@ -156,7 +158,9 @@ struct Product : Columns<Number> {
     int64_t i = 0;
     for (; i + STEP <= bytes; i += STEP) add(totals, row, first, i, STEP);
     if (i < bytes) add(totals, row, first, i, bytes - i);
+#pragma GCC unroll 4
     for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 4
       for (int o = 0; o < OUTPUTS; ++o)
         this->put(row + r, first + o, float(sum(totals[r][o]) * points[row + r].step));
   }
@@ -168,7 +172,7 @@ Tensor int4_row_product(Tensor x, std::vector<Tensor> values, std::vector<Tensor
   for (size_t i = 0; i < values.size(); ++i) {
     const Tensor &matrix = values[i], &scale = scales[i];
     const int64_t bytes = matrix.size(1), groups = scale.size(1);
-    check(x.size(1) <= 2 * bytes && scale.size(0) == matrix.size(0));
+    check(x.size(-1) <= 2 * bytes && scale.size(0) == matrix.size(0));
     check(matrix.scalar_type() == ScalarType::Byte && scale.scalar_type() == ScalarType::BFloat16);
     check(bytes == 0 || (groups > 0 && bytes % (BLOCK * groups) == 0));
   }

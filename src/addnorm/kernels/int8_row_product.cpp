@@ -137,7 +137,7 @@ Tensor int8_row_product(Tensor x, std::vector<Tensor> values, std::vector<Tensor
   check(values.size() == scales.size());
   for (size_t i = 0; i < values.size(); ++i) {
     const Tensor &matrix = values[i], &scale = scales[i];
-    check(x.size(1) == matrix.size(1) && scale.size(0) == matrix.size(0));
+    check(x.size(-1) == matrix.size(1) && scale.size(0) == matrix.size(0));
     check(matrix.scalar_type() == ScalarType::Char && scale.scalar_type() == ScalarType::Float);
   }
   return multiplied<Product>(x, biases, values, scales);

@@ -21,6 +21,21 @@ struct Columns {
     const Sum shift = bias ? number(bias[output]) : 0.f;
     store(y + row * stride + output, float(total + shift));
   }
+
+  // The sums of vectors, which are in registers: hence loops that are unrolled.
+  template <int ROWS, int OUTPUTS>
+  __attribute__((always_inline)) void put_sums(int64_t row, int64_t first,
+                                               const Vector (&totals)[ROWS][OUTPUTS]) const {
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; ++r) {
+      if constexpr (OUTPUTS == 4) {
+        const Four four = sums(totals[r][0], totals[r][1], totals[r][2], totals[r][3]);
+        for (int o = 0; o < OUTPUTS; ++o) put(row + r, first + o, four[o]);
+      } else {
+        for (int o = 0; o < OUTPUTS; ++o) put(row + r, first + o, sum(totals[r][o]));
+      }
+    }
+  }
 };
 
 // The result for all rows of OUTPUTS outputs, whose weights are read from memory once.
@@ -29,6 +44,7 @@ inline void of_all_rows(const Product& product, int64_t first) {
   constexpr int ROWS = Product::ROWS;
   int64_t row = 0;
   for (; row + ROWS <= product.rows; row += ROWS) product.template block<ROWS, OUTPUTS>(row, first);
+  for (; row + 2 <= product.rows; row += 2) product.template block<2, OUTPUTS>(row, first);
   for (; row < product.rows; ++row) product.template block<1, OUTPUTS>(row, first);
 }
 
@@ -51,11 +67,27 @@ void fill(const std::vector<Product>& products) {
       of_all_rows<1>(product, o);
 }
 
+// The number of rows that lie before the last axis.
+inline int64_t rows_of(const Tensor& x) {
+  int64_t rows = 1;
+  for (int64_t axis = 0; axis < x.dim() - 1; ++axis) rows *= x.size(axis);
+  return rows;
+}
+
+// An empty tensor of the axes of x, the last of them with another size.
+inline Tensor with_width(const Tensor& x, int64_t width, std::optional<ScalarType> type = {}) {
+  std::vector<int64_t> shape;
+  for (int64_t axis = 0; axis < x.dim() - 1; ++axis) shape.push_back(x.size(axis));
+  shape.push_back(width);
+  return torch::stable::new_empty(x, shape, type);
+}
+
 // x W′ᵀ + b of all matrices W′ by `Product<Number>`, which is made of a part of the result, of x as
 // `Product<Number>::Factors`, and of the tensors of a matrix. Biases are for all of them or null.
 template <template <typename> typename Product, typename... Tensors>
-Tensor multiplied(const Tensor& x, const std::optional<std::vector<Tensor>>& biases,
+Tensor multiplied(const Tensor& of, const std::optional<std::vector<Tensor>>& biases,
                   const std::vector<Tensor>& matrices, const Tensors&... others) {
+  const Tensor x = torch::stable::contiguous(of);
   const ScalarType type = x.scalar_type();
   check(type == ScalarType::Float || type == ScalarType::BFloat16);
   check(((others.size() == matrices.size()) && ...));
@@ -67,8 +99,8 @@ Tensor multiplied(const Tensor& x, const std::optional<std::vector<Tensor>>& bia
     d_out += n;
     width = std::max(width, matrices[i].size(1));
   }
-  const int64_t rows = x.size(0), d_in = x.size(1), shape[] = {rows, d_out};
-  Tensor result = torch::stable::new_empty(x, shape);
+  const int64_t rows = rows_of(x), d_in = x.size(-1);
+  Tensor result = with_width(x, d_out);
   auto with = [&]<typename Number>(Number* y) {
     const typename Product<Number>::Factors factors(pointer<Number>(x), rows, d_in, width);
     std::vector<Product<Number>> products;

@@ -1,13 +1,13 @@
 """Products of a few rows with matrices that are read once, at the speed of memory.
 
-They are for up to eight rows: any number is correct, and slow. None has gradients. The operators
-take lists: the results of several matrices are side by side.
+They are for few rows: any number is correct, and slow. None has gradients. The operators take
+lists: the results of several matrices are side by side.
 """
 
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import BFloat16, Float, Int8, UInt8
+from jaxtyping import BFloat16, Float, Int8, Int32, UInt8
 from torch import Tensor
 
 OPERATORS = {
@@ -18,20 +18,30 @@ OPERATORS = {
 }
 """The operator for matrices of each type: two weights of four bits are in a byte."""
 
+NAMES = sorted({*OPERATORS.values(), "int8_matmul"})
+"""The operators of this module."""
+
 _library = torch.library.Library("addnorm", "FRAGMENT")
 
 
 def _shape(x: Tensor, matrices: Sequence[Tensor], *others: object) -> Tensor:
-    return x.new_empty(x.shape[0], sum(len(matrix) for matrix in matrices))
+    return x.new_empty(*x.shape[:-1], sum(len(matrix) for matrix in matrices))
 
 
-for _name, _matrices in {
-    "row_product": "Tensor[] weights",
-    "int8_row_product": "Tensor[] values, Tensor[] scales",
-    "int4_row_product": "Tensor[] values, Tensor[] scales",
-}.items():
-    _library.define(f"{_name}(Tensor x, {_matrices}, Tensor[]? biases) -> Tensor")
-    _library.impl(_name, _shape, "Meta")  # register_fake looks for its caller in all modules
+def _shape_of_integers(x: Tensor, values: Tensor, few: int) -> Tensor:
+    return x.new_empty(x.shape[0], len(values), dtype=torch.int32)
+
+
+_FACTORS = {
+    "row_product": "Tensor[] weights, Tensor[]? biases, Tensor? packed=None, int few=0",
+    "int8_row_product": "Tensor[] values, Tensor[] scales, Tensor[]? biases",
+    "int4_row_product": "Tensor[] values, Tensor[] scales, Tensor[]? biases",
+    "int8_matmul": "Tensor values, int few",
+}
+for _name in NAMES:
+    _library.define(f"{_name}(Tensor x, {_FACTORS[_name]}) -> Tensor")
+    # `register_fake` looks for its caller in all modules.
+    _library.impl(_name, _shape_of_integers if _name == "int8_matmul" else _shape, "Meta")
 
 
 def row_product(
@@ -69,6 +79,13 @@ def int4_row_product(
     A row with a number that is not finite gives NaN. The size of groups is a multiple of 32.
     """
     return torch.ops.addnorm.int4_row_product(*_prepared(x, bias, values, scale))
+
+
+def int8_matmul(
+    x: Int8[Tensor, "rows d_in"], values: Int8[Tensor, "d_out d_in"]
+) -> Int32[Tensor, "rows d_out"]:
+    """The exact product `X Qᵀ` of integers; those of `x` are from -127 to 127."""
+    return torch.ops.addnorm.int8_matmul(x.contiguous(), values.contiguous(), len(x))
 
 
 def _prepared(

@@ -202,6 +202,23 @@ inline float sum(Vector x) {
   return (four[0][0] + four[0][2]) + (four[0][1] + four[0][3]);
 }
 
+// The sums of four vectors: each step adds halves of two of them, so that few lanes are exchanged.
+template <typename Numbers>
+inline auto sums(const Numbers& a, const Numbers& b, const Numbers& c, const Numbers& d) {
+  auto pairs = [](const Numbers& x, const Numbers& y) {
+    return __builtin_shufflevector(x, y, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
+           __builtin_shufflevector(x, y, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+  };
+  const Numbers ab = pairs(a, b), cd = pairs(c, d);
+  const Numbers all =
+      __builtin_shufflevector(ab, cd, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+      __builtin_shufflevector(ab, cd, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  typedef __typeof__(all[0] + 0) Quarter __attribute__((vector_size(16)));
+  Quarter quarters[4];
+  std::memcpy(quarters, &all, sizeof all);
+  return (quarters[0] + quarters[2]) + (quarters[1] + quarters[3]);
+}
+
 inline double sum(Wide x) {
   typedef double Half __attribute__((vector_size(64)));
   Half halves[2];

@@ -1,4 +1,4 @@
-"""The fastest product of a single row with a matrix in a compiled graph.
+"""The fastest product of one or a few rows with a matrix in a compiled graph.
 
 Such a product reads every weight once, so the speed of memory is the limit, and how close it comes
 to it depends on the processor: a loop of the compiler's, torch's product, oneDNN's of a packed
@@ -44,7 +44,10 @@ from addnorm.tuning.calibration import (
 RowProduct = Literal["loop", "torch", "onednn", "operator"]
 
 NOISE = 1.1
-"""How many times faster than a loop another product must be, in most rounds, to be chosen."""
+"""How many times faster than the first product another must be, in most rounds, to be chosen."""
+
+COUNTS = (32, 16, 8, 4)
+"""The numbers of rows for which our operators are compared with products of many rows."""
 
 ROWS = 16
 """The number of rows that oneDNN's packed layout is made for; it works for any number."""
@@ -59,65 +62,92 @@ class Kept:
     choice: RowProduct
     milliseconds: Mapping[RowProduct, PositiveFloat]
     disturbed: bool
-    """Return whether other work took the processor meanwhile; loops are then used for an hour."""
+    """Whether other work took the processor meanwhile; the first is then used for an hour."""
 
 
-def row_product(dtype: torch.dtype) -> RowProduct:
-    """The fastest product of a row with a matrix of this type; a loop for other types.
+def row_product(dtype: torch.dtype, rows: int = 1) -> RowProduct:
+    """The fastest product of rows with a matrix of this type; a loop for other types.
 
     The type of weights of four bits, two in a byte, is uint8.
     """
-    return _of_threads(dtype, torch.get_num_threads()) if dtype in OPERATORS else "loop"
+    return _of_threads(dtype, rows, torch.get_num_threads()) if dtype in OPERATORS else "loop"
+
+
+def few_rows(dtype: torch.dtype) -> int:
+    """Up to how many rows our operator is the fastest product in a graph for any number of them.
+
+    Zero for matrices of four bits, for which torch has no product of several rows in a graph.
+    """
+    if dtype is torch.uint8:
+        return 0
+    return next((rows for rows in COUNTS if row_product(dtype, rows) == "operator"), 0)
 
 
 @cache
-def _of_threads(dtype: torch.dtype, threads: int) -> RowProduct:
-    file = file_of(replace(this_machine(), threads=threads), "row", str(dtype)[6:])
+def _of_threads(dtype: torch.dtype, rows: int, threads: int) -> RowProduct:
+    name = "row" if rows == 1 else f"{rows} rows"
+    file = file_of(replace(this_machine(), threads=threads), name, str(dtype)[6:])
     match read_kept(file, Kept):
-        case stored, recent if _is_possible(stored, dtype) and (recent or not stored.disturbed):
+        case stored, recent if _is_possible(stored, dtype, rows) and (
+            recent or not stored.disturbed
+        ):
             return stored.choice
         case _ if not has_compiler():
-            return "loop"
+            return _first(rows)
         case _:
-            result = _measure(dtype)
+            result = _measure(dtype, rows)
             keep(file, result)
             return result.choice
 
 
-def _is_possible(stored: Kept, dtype: torch.dtype) -> bool:
+def _first(rows: int) -> RowProduct:
+    """The product that is taken unless another is faster."""
+    return "loop" if rows == 1 else "torch"
+
+
+def operator_of(dtype: torch.dtype, rows: int = 1) -> str:
+    """The name of our operator for matrices of this type."""
+    return "int8_matmul" if dtype is torch.int8 and rows > 1 else OPERATORS[dtype]
+
+
+def _is_possible(stored: Kept, dtype: torch.dtype, rows: int) -> bool:
     """Whether a stored choice was measured, and is available here."""
-    if not {"loop", stored.choice} <= stored.milliseconds.keys():
+    if not {_first(rows), stored.choice} <= stored.milliseconds.keys():
         return False
     match stored.choice:
         case "onednn":
             return _pointwise is not None
         case "operator":
-            return has_operator(OPERATORS[dtype])
+            return has_operator(operator_of(dtype, rows))
         case _:
             return True
 
 
-def _measure(dtype: torch.dtype) -> Kept:
+def _measure(dtype: torch.dtype, rows: int) -> Kept:
     with warnings.catch_warnings():  # the compiler's own
         warnings.simplefilter("ignore")
-        times, disturbed = measured(candidates(dtype))
+        times, disturbed = measured(candidates(dtype, rows))
     return Kept(
-        choice="loop" if disturbed else choose(times),
+        choice=_first(rows) if disturbed else choose(times),
         milliseconds={name: 1e3 * median(seconds) for name, seconds in times.items()},  # pyright: ignore[reportArgumentType]
         disturbed=disturbed,
     )
 
 
 def choose(seconds: Mapping[str, Sequence[float]]) -> RowProduct:
-    """The fastest product in alternating rounds; the loop unless another is clearly faster."""
-    gains = {name: gain(seconds["loop"], times) for name, times in seconds.items()}
+    """The fastest product in alternating rounds; the first unless another is clearly faster."""
+    first, *_ = seconds
+    gains = {name: gain(seconds[first], times) for name, times in seconds.items()}
     best = max(gains, key=gains.__getitem__)
-    return cast(RowProduct, best) if gains[best] > NOISE else "loop"
+    return cast(RowProduct, best if gains[best] > NOISE else first)
 
 
-def candidates(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
+def candidates(dtype: torch.dtype, rows: int = 1) -> dict[str, Callable[[], object]]:
     """Functions that compute each product, each call with the next of many matrices."""
-    works = _of_integers(dtype) if dtype in (torch.int8, torch.uint8) else _of_floats(dtype)
+    if rows > 1:
+        works = _of_several(dtype, rows)
+    else:
+        works = _of_integers(dtype) if dtype in (torch.int8, torch.uint8) else _of_floats(dtype)
     return {name: _in_turn(product, matrices) for name, (product, matrices) in works.items()}
 
 
@@ -160,6 +190,24 @@ def _of_integers(dtype: torch.dtype) -> dict[str, Work]:
     if has_operator(OPERATORS[dtype]):
         operator = operators.int4_row_product if of_four else operators.int8_row_product
         works["operator"] = (operator, matrices)
+    return works
+
+
+def _of_several(dtype: torch.dtype, rows: int) -> dict[str, Work]:
+    """torch's product of several rows, by oneDNN, and ours; of integers with integers."""
+    x = torch.ones(rows, D_IN, dtype=dtype, device="cpu")
+    n = 2**26 // (D_OUT * D_IN * dtype.itemsize)
+    matrices = [(x, torch.ones(D_OUT, D_IN, dtype=dtype, device="cpu")) for _ in range(n)]
+    works: dict[str, Work] = {"torch": (F.linear, matrices)}
+    if dtype is torch.int8:
+        works["torch"] = (lambda x, values: torch.ops.aten._int_mm(x, values.t()), matrices)
+    elif _pointwise is not None:
+        with suppress(RuntimeError):
+            packed = [(x, packed_weight(matrix)) for _, matrix in matrices]
+            works["torch"] = (_packed_product, packed)
+    if has_operator(operator_of(dtype, rows)):
+        ours = operators.int8_matmul if dtype is torch.int8 else operators.row_product
+        works["operator"] = (ours, matrices)
     return works
 
 

@@ -8,13 +8,20 @@
 
 using List = std::vector<Tensor>;
 
-// The first tensor is x; each of the others is a list of one matrix's.
-template <typename... Lists>
-Tensor called(const List& tensors, const Lists&... lists) {
-  if constexpr (std::is_invocable_v<decltype(OPERATOR), Tensor, Lists..., std::nullopt_t>)
-    return OPERATOR(tensors[0], lists..., std::nullopt);
+// The first tensor is x; each of the others is a list of one matrix's, or the matrix itself. There is
+// no other product of many rows.
+template <typename Operator, typename... Lists>
+Tensor called(Operator* of, const List& tensors, const Lists&... lists) {
+  constexpr std::nullopt_t none = std::nullopt;
+  if constexpr (std::is_invocable_v<Operator, Tensor, Tensor, int64_t>)
+    return of(tensors[0], tensors[1], tensors[0].size(0));
+  else if constexpr (std::is_invocable_v<Operator, Tensor, Lists..., std::nullopt_t,
+                                         std::nullopt_t, int64_t>)
+    return of(tensors[0], lists..., none, none, 0);
+  else if constexpr (std::is_invocable_v<Operator, Tensor, Lists..., std::nullopt_t>)
+    return of(tensors[0], lists..., none);
   else
-    return called(tensors, lists..., List{tensors[1 + sizeof...(lists)]});
+    return called(of, tensors, lists..., List{tensors[1 + sizeof...(lists)]});
 }
 
 int main() {
@@ -28,6 +35,6 @@ int main() {
     tensors.emplace_back(ScalarType(type), sizes);
     read(tensors.back().data_ptr(), tensors.back().bytes->size());
   }
-  const Tensor y = called(tensors);
+  const Tensor y = called(&OPERATOR, tensors);
   std::cout.write(y.bytes->data(), y.bytes->size());
 }
