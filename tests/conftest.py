@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import hypothesis
@@ -82,6 +83,12 @@ def _same_numbers_each_time() -> None:
     import torch
 
     torch.default_generator.manual_seed(0)  # of all devices, it takes 1 ms to keep its caller
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _same_kernels() -> None:
+    """A file by itself computes as among all others: importing the models installs `KERNELS`."""
+    import_module("addnorm.models")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -84,6 +84,16 @@ def test_xielu_equals_the_formula() -> None:
     assert act(x).tolist() == pytest.approx(expected, abs=4e-6)
 
 
+def test_xielu_of_small_numbers_in_bfloat16() -> None:
+    """Near zero the curve is a parabola, whose factor has its gradient there too."""
+    act, x = XIELU().bfloat16(), -torch.linspace(0.001, 0.1, 50).bfloat16()
+    act(x).sum().backward()
+    grad, expected = act.alpha_n.grad, sum(math.expm1(a) - a for a in x.tolist())
+    assert grad is not None
+    slope = 1 - math.exp(-0.3)  # of softplus where it is 0.8 - 0.5
+    assert float(grad) == pytest.approx(slope * expected, rel=0.02)
+
+
 @pytest.mark.parametrize("config", named(DENSE))
 def test_equals_the_formula(config: Any) -> None:
     module = started(config.build(4)).double()

@@ -14,13 +14,6 @@ from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.nn.linear import MANY_ROWS, Linear, linear, linears
 
 
-@pytest.fixture(autouse=True)
-def _its_own_products():
-    """Kernels of a test by itself are torch's: `addnorm.nn` alone installs no other choices."""
-    with use_choices(KernelChoices(product="onednn")):
-        yield
-
-
 def gradients(f, *inputs: Tensor) -> list[Tensor]:
     leaves = [x.detach().requires_grad_() for x in inputs]
     y = f(*leaves)

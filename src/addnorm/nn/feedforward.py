@@ -15,7 +15,7 @@ from addnorm.errors import InputError
 from addnorm.nn.activations import gated, gelu_tanh, squared_relu
 from addnorm.nn.built import built_module
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.functional import quick_gelu, xielu
+from addnorm.nn.functional import at_least_float32, quick_gelu, xielu
 from addnorm.nn.linear import Linear
 from addnorm.nn.splits import Split, Splits
 from addnorm.parts import Family, is_ours, kind_of
@@ -54,7 +54,8 @@ class XIELU(nn.Module):
     """`α_p x² + β x` for positive x, else `α_n (exp(min(x, ε)) - 1 - x) + β x`.
 
     Huang et al. 2024 (arXiv 2411.13010). `α_p = log(1 + exp(alpha_p))` and `α_n = β + log(1 +
-    exp(alpha_n))` are learned, and 0.8 at the start; β is 0.5, and ε is -1e-6.
+    exp(alpha_n))` are learned, and 0.8 at the start; β is 0.5, and ε is -1e-6. Computed in float32
+    at least: near zero `exp(x) - 1 - x` is `x² / 2`, which is less than narrow types see.
     """
 
     splits: ClassVar[Splits] = {}
@@ -70,9 +71,12 @@ class XIELU(nn.Module):
         self.register_buffer("eps", torch.tensor(-1e-6))
 
     def forward(self, x: Inner) -> Inner:
-        beta, eps = self.beta.to(x.dtype), self.eps.to(x.dtype)
-        alpha_p, alpha_n = (F.softplus(a.to(x.dtype)) for a in (self.alpha_p, self.alpha_n))
-        return xielu(x, alpha_p, beta + alpha_n, beta, eps)
+        wide = at_least_float32(x)
+        beta, eps, *alphas = (
+            a.to(wide.dtype) for a in (self.beta, self.eps, self.alpha_p, self.alpha_n)
+        )
+        alpha_p, alpha_n = map(F.softplus, alphas)
+        return xielu(wide, alpha_p, beta + alpha_n, beta, eps).to(x.dtype)
 
 
 def build_activation(name: InnerActivation) -> Callable[[Tensor], Tensor]:
