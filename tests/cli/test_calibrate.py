@@ -23,7 +23,12 @@ def test_it_is_measured_once_shown_and_measured_again(
         times.append(len(times))
         chosen = KernelChoices(few_queries=len(times))
         return calibration.Calibration(
-            machine=machine, choices=chosen, figures={}, seconds=0.5, date="2026-11-22"
+            machine=machine,
+            choices=chosen,
+            figures={},
+            seconds=0.5,
+            date="2026-11-22",
+            offered=tuple(calibration.VALUES),
         )
 
     monkeypatch.setattr(calibration, "calibrate", measure)

@@ -192,6 +192,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
             figures={"products": {"torch": 1.0, "onednn": 2.0}},
             seconds=0.5,
             date="2026-11-22",
+            offered=tuple(calibration.VALUES),
         )
 
     monkeypatch.setattr(calibration, "calibrate", measure)
@@ -206,6 +207,18 @@ def test_it_is_kept_and_found(counted: list[int], tmp_path: Path) -> None:
     assert len(counted) == 2
     [file] = (tmp_path / "kernels").iterdir()
     assert json.loads(file.read_text())["choices"]["few_queries"] == 1
+
+
+def test_a_file_from_before_a_choice_is_measured_again(counted: list[int], tmp_path: Path) -> None:
+    """Or what is new would stay with its default for as long as the file."""
+    calibrated()
+    [file] = (tmp_path / "kernels").iterdir()
+    kept = json.loads(file.read_text())
+    for offered in (kept["offered"][:-1], None):
+        kept["offered"] = offered
+        file.write_text(json.dumps({k: v for k, v in kept.items() if v is not None}))
+        calibrated()
+    assert len(counted) == 3
 
 
 DAMAGE = ["", "{", '{"choices": {}}', "[]", "[" * 200_000, "\0"]

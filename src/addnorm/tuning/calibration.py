@@ -118,6 +118,8 @@ class Calibration:
     figures: Mapping[str, Mapping[str, float]]
     seconds: float
     date: str
+    offered: tuple[str, ...]
+    """The names of the choices that there were; with a new one, all are measured again."""
     disturbed: bool = False
     """Return whether other work took the processor meanwhile; the defaults then hold for an hour.
     """
@@ -204,7 +206,8 @@ def _is_of(machine: Machine, stored: Calibration) -> bool:
     """Whether a stored calibration is of this machine, with valid choices and times."""
     times = [ms for figures in stored.figures.values() for ms in figures.values()]
     valid = all(getattr(stored.choices, name) in values for name, values in VALUES.items())
-    return stored.machine == machine and valid and all(ms > 0 for ms in times)
+    valid &= stored.machine == machine and stored.offered == tuple(VALUES)
+    return valid and all(ms > 0 for ms in times)
 
 
 def _in_thread(machine: Machine) -> Calibration:
@@ -248,6 +251,7 @@ def calibrate(machine: Machine, clock: Clock = time.perf_counter) -> Calibration
         figures=figures,
         seconds=round(clock() - start, 3),
         date=date.today().isoformat(),
+        offered=tuple(VALUES),
         disturbed=disturbed,
     )
 

@@ -152,6 +152,7 @@ def test_the_table_has_every_choice_and_what_it_rests_on() -> None:
                 figures=figures,
                 seconds=0.7,
                 date="2026-11-22",
+                offered=(),
             )
         )
     )
