@@ -49,10 +49,21 @@ MODELS = (
     "tests/checking/test_compare.py",
 )
 WIDER = {
+    "nn/recurrent.py": (
+        "tests/nn/test_blocks.py",
+        "tests/nn/test_canon.py",
+        "tests/nn/test_convolution.py",
+        "tests/nn/test_layer_convolution.py",
+        *MODELS,
+    ),
+    "nn/embed.py": ("tests/nn/test_per_layer_embedding.py", "tests/test_parts.py", *MODELS),
+    "nn/blocks.py": ("tests/nn/test_canon.py", "tests/test_parts.py", *MODELS),
+    "nn/attention/multihead.py": ("tests/generate/test_early_exit.py", *MODELS),
     "nn/attention": ("tests/nn/attention/test_multihead.py", *MODELS),
     "nn/positions": (
         "tests/nn/attention/test_multihead.py",
         "tests/nn/attention/test_flex.py",
+        "tests/nn/test_splits.py",
         *MODELS,
     ),
     "nn": ("tests/test_parts.py", *MODELS),

@@ -81,6 +81,7 @@ def test_the_operator_of_each_form_of_weights(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("types_unchecked")
 @pytest.mark.parametrize("form", ["float32", "bfloat16", "int8", "int4"])
 def test_graphs_generate_the_same(
     form: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
