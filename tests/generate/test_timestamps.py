@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 
+from addnorm.generate.rules import Rules, RulesConfig
 from addnorm.generate.timestamps import NOTHING, Span, TimestampRules, spans_of
 
 VOCAB, END, FIRST = 20, 7, 12
@@ -92,3 +93,11 @@ def test_a_text_by_the_rules_is_stamped_in_pairs(seed: int, length: int) -> None
 )
 def test_segments_of_a_window(ids: list[int], spans: list[Span], after: int | None) -> None:
     assert spans_of(ids, RULES, 9) == (spans, after)
+
+
+def test_the_rules_of_a_text_hold_its_time_stamps() -> None:
+    """Also where nothing else is ruled; without either there are no rules."""
+    rules = Rules.over(RulesConfig(), [[1, 2]], [5], [END], RULES)
+    assert rules is not None
+    assert rules.stamps == RULES
+    assert Rules.over(RulesConfig(), [[1, 2]], [5], [END]) is None
