@@ -58,9 +58,9 @@ class _Words:
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the ids of all texts in one array, and the number of ids in each text."""
         lengths = self.lengths[numbers]
-        stops = np.cumsum(lengths, dtype=np.int32)
+        stops = np.cumsum(lengths, dtype=np.int64)  # one text may be of any length
         shifts = self.starts[numbers] - (stops - lengths)
-        ids = self.ids[np.repeat(shifts, lengths) + np.arange(stops[-1], dtype=np.int32)]
+        ids = self.ids[np.repeat(shifts, lengths) + np.arange(stops[-1])]
         return ids, np.add.reduceat(lengths, begins, dtype=np.int64)
 
     def learn_new(self, tokenizer: Tokenizer) -> None:
