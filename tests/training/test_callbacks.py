@@ -48,6 +48,19 @@ def test_they_get_the_lines_of_the_log_and_whole_checkpoints(tmp_path: Path) -> 
     assert records.saved == [5, 10, 12] == [*steps_of(tmp_path)]
 
 
+def test_a_part_that_one_leaves_in_evaluation_mode_trains_at_the_next_step(tmp_path: Path) -> None:
+    class Evaluates:
+        def on_step(self, event: StepEvent) -> None:
+            trainer.whole.decoder.eval()  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+
+    modes: list[bool] = []
+    trainer = tiny.trainer(tmp_path, callbacks=[Evaluates()])
+    trainer.whole.decoder.register_forward_pre_hook(lambda part, _: modes.append(part.training))  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+    trainer.fit()
+    assert len(modes) >= 12
+    assert all(modes)
+
+
 class Draws:
     """Draws random numbers at each event."""
 

@@ -155,6 +155,7 @@ class Trainer:
         self.journal = Journal(folder, say=lambda line: self.world.say(line))
         journal = [self.journal] if self.world.leads else []
         self.callbacks = Callbacks([*journal, *callbacks], self.device)
+        self.may_be_changed = bool(callbacks)
         self.state = TrainState()
         self.learnt = False
         """Whether a batch had a target so far."""
@@ -253,7 +254,8 @@ class Trainer:
     def update(self, group: list[Batch]) -> None:
         """Make one optimiser step on a group of micro-batches, as if they were one batch."""
         assert group, "an epoch has fewer batches than its length says"
-        if not self.model.training:  # after a validation
+        # After a validation the whole may be in another mode, and after a callback any part.
+        if self.may_be_changed or not self.model.training:
             self.model.train()
         n_tokens = sum(batch.n_tokens for batch in group)
         self.learnt |= n_tokens > 0
