@@ -1,17 +1,19 @@
 """Initialisation: the variance of each role in each scheme, and no undefined values."""
 
-import dataclasses
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import pytest
 import torch
+from tests.contracts import FEEDFORWARD_RECORDS, records
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHead, TokenHeadConfig
 from addnorm.nn.init import SCHEMES, InitName
@@ -86,7 +88,17 @@ def test_biases_are_zero_and_gains_one(scheme: InitName) -> None:
     assert seen == 12 + 6 + 5
 
 
-def test_zero_output_starts_as_the_identity() -> None:
+READS_BELOW = AttentionConfig(n_heads=2, kv_layers_back=1)
+PARTS = [
+    *({"attention": mixer} for mixer in records(MixerConfig)),
+    *({"feedforward": feedforward} for feedforward in FEEDFORWARD_RECORDS),
+    {"layer_pattern": (LayerConfig(), LayerConfig(attention=READS_BELOW))},
+]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=str)
+def test_zero_output_starts_as_the_identity(part: dict[str, Any]) -> None:
+    """Every mixer and feed-forward names the map that writes to the residual stream."""
     config = DecoderConfig(
         d_model=16,
         n_layers=2,
@@ -95,7 +107,7 @@ def test_zero_output_starts_as_the_identity() -> None:
         init="zero_output",
         dropout=0.0,
     )
-    model, tokens = config.build(20), torch.randint(0, 20, (2, 5))
+    model, tokens = replace(config, **part).build(20), torch.randint(0, 20, (2, 5))
     seen: list[torch.Tensor] = []
     model.embed.register_forward_hook(lambda _m, _i, out: seen.append(out))
     model.stack.blocks[-1].register_forward_hook(lambda _m, _i, out: seen.append(out))
@@ -127,7 +139,7 @@ def test_deepnorm_scales_what_writes_to_the_stream() -> None:
     torch.manual_seed(3)
     before = plain.build(11).stack.state_dict()
     torch.manual_seed(3)
-    after = dataclasses.replace(plain, residual=DeepNormConfig()).build(11).stack.state_dict()
+    after = replace(plain, residual=DeepNormConfig()).build(11).stack.state_dict()
     scaled = ("v_proj.weight", "out_proj.weight", "up_proj.weight", "down_proj.weight")
     for name, weight in before.items():
         gain = 32**-0.25 if name.endswith(scaled) else 1.0

@@ -68,6 +68,7 @@ def test_the_factor_of_a_layer_is_at_its_only_sublayer() -> None:
         "stack.blocks.0.feedforward_residual.layer_factor",
         "stack.blocks.1.attention_residual.layer_factor",
     ]
+    assert all(model.get_parameter(name).tolist() == [1.0] for name in names)
 
 
 def test_the_first_norm_left_out_is_that_of_the_only_sublayer() -> None:
