@@ -96,7 +96,7 @@ PARTS = [
 ]
 
 
-@pytest.mark.parametrize("part", PARTS, ids=str)
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: type(*part.values()).__name__)
 def test_zero_output_starts_as_the_identity(part: dict[str, Any]) -> None:
     """Every mixer and feed-forward names the map that writes to the residual stream."""
     config = DecoderConfig(
