@@ -31,7 +31,7 @@ export class Reader {
     const places = words.map((word, n) => {
       const place = ids.length;
       const pieces = this.plain(n ? ` ${word}` : word);
-      ids.push(...(pieces.length ? pieces : [this.unknown ?? padding]));
+      for (const id of pieces.length ? pieces : [this.unknown ?? padding]) ids.push(id);
       return place;
     });
     return { ids: [...ids, ...this.after], places };
@@ -39,12 +39,15 @@ export class Reader {
 
   /** The ids of a text with masks, and the place of each. A space before one belongs to it if it `joins`. */
   gaps(text, { mask, masks, joins }) {
-    const ids = [...this.before];
+    let ids = this.before;
     const places = [];
     const parts = masks.reduce((all, name) => all.flatMap((part) => part.split(name)), [text]);
     parts.forEach((part, n) => {
-      if (n) places.push(ids.push(mask) - 1);
-      ids.push(...this.plain(joins && n < parts.length - 1 ? part.replace(/ $/, '') : part));
+      if (n) {
+        places.push(ids.length);
+        ids = ids.concat(mask);
+      }
+      ids = ids.concat(this.plain(joins && n < parts.length - 1 ? part.replace(/ $/, '') : part));
     });
     return { ids: [...ids, ...this.after], places };
   }
@@ -62,8 +65,8 @@ export class Reader {
     }
     const read = { ids: [...special[0][0]], types: [...special[0][1]] };
     order.forEach((side, i) => {
-      read.ids.push(...sides[side], ...special[i + 1][0]);
-      read.types.push(...sides[side].map(() => types[side]), ...special[i + 1][1]);
+      read.ids = read.ids.concat(sides[side], special[i + 1][0]);
+      read.types = read.types.concat(sides[side].map(() => types[side]), special[i + 1][1]);
     });
     return read;
   }

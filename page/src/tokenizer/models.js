@@ -1,6 +1,7 @@
 // Models of a tokenizer.json: a piece of text to ids.
 
 import { utf8 } from './bytes.js';
+import { Heap } from './heap.js';
 
 const byteName = (byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`;
 
@@ -14,7 +15,7 @@ function bytesOf(text, vocab) {
 function bpe({ vocab: table, merges, unk_token, byte_fallback, fuse_unk, ignore_merges }) {
   const vocab = new Map(Object.entries(table));
   const unknown = vocab.get(unk_token);
-  const size = Math.max(...vocab.values(), 0) + 1;
+  const size = [...vocab.values()].reduce((most, id) => Math.max(most, id), 0) + 1;
   const ranks = new Map();
   merges.forEach((merge, rank) => {
     const [left, right] = typeof merge === 'string' ? merge.split(' ') : merge;
@@ -35,17 +36,29 @@ function bpe({ vocab: table, merges, unk_token, byte_fallback, fuse_unk, ignore_
 
   function merged(ids) {
     ids = [...ids];
-    while (ids.length > 1) {
-      let best = [Infinity];
-      let at = -1;
-      for (let i = 0; i + 1 < ids.length; i++) {
-        const merge = ranks.get(ids[i] * size + ids[i + 1]);
-        if (merge && merge[0] < best[0]) [best, at] = [merge, i];
-      }
-      if (at < 0) break;
-      ids.splice(at, 2, best[1]);
+    const n = ids.length;
+    const after = ids.map((_, i) => i + 1);
+    const before = ids.map((_, i) => i - 1);
+    const mergeAt = (i) => (after[i] < n ? ranks.get(ids[i] * size + ids[after[i]]) : undefined);
+    const queue = new Heap(); // of rank * n + place: the earliest merge, the leftmost of it
+    const propose = (i) => {
+      const merge = mergeAt(i);
+      if (merge) queue.push(merge[0] * n + i);
+    };
+    ids.forEach((_, i) => propose(i));
+    while (queue.numbers.length) {
+      const first = queue.pop();
+      const i = first % n;
+      const merge = mergeAt(i);
+      if (!merge || merge[0] * n + i !== first) continue; // its pair has changed since
+      ids[i] = merge[1];
+      ids[after[i]] = NaN; // a part of the one before, which no merge has
+      after[i] = after[after[i]];
+      if (after[i] < n) before[after[i]] = i;
+      if (before[i] >= 0) propose(before[i]);
+      propose(i);
     }
-    return ids;
+    return ids.filter((id) => !Number.isNaN(id));
   }
 
   const kept = new Map();

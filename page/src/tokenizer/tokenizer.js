@@ -26,21 +26,15 @@ export class Tokenizer {
 
   /** The ids of a text; where it is `marked`, special tokens that are spelt in it are read. */
   encode(text, marked = false) {
-    const ids = [];
-    for (const [part, id, isFirst] of this.#found(text, this.added[0], marked, true)) {
-      if (id !== undefined) ids.push(id);
-      else ids.push(...this.#plain(part, marked, isFirst));
-    }
-    return ids;
+    const parts = this.#found(text, this.added[0], marked, true);
+    return parts.flatMap(([part, id, isFirst]) => (id !== undefined ? [id] : this.#plain(part, marked, isFirst)));
   }
 
   #plain(text, marked, isFirst) {
-    const ids = [];
-    for (const [part, id, first] of this.#found(this.normalize(text), this.added[1], marked, isFirst)) {
-      if (id !== undefined) ids.push(id);
-      else for (const piece of this.split(part, first)) if (piece) ids.push(...this.model(piece));
-    }
-    return ids;
+    const parts = this.#found(this.normalize(text), this.added[1], marked, isFirst);
+    return parts.flatMap(([part, id, first]) =>
+      id !== undefined ? [id] : this.split(part, first).flatMap((piece) => (piece ? this.model(piece) : [])),
+    );
   }
 
   /** The parts of a text between and at added tokens: the leftmost, the longest of these. */

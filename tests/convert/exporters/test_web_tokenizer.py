@@ -165,6 +165,19 @@ def test_a_page_reads_and_writes_texts_as_the_run_does(name: str, n: int) -> Non
         assert one == [ids, tokenizer.decode(ids), tokenizer.pieces(ids)], repr(line)
 
 
+@pytest.mark.long
+def test_a_large_vocabulary_and_a_long_text_without_spaces() -> None:
+    """Of sizes that no call has as arguments, nor a search over all pairs for each merge."""
+    signs = "abcdefgh"
+    pairs = [(a, b) for a in signs for b in signs if a != b]
+    names = [*signs, *(a + b for a, b in pairs), *map(str, range(150_000))]
+    vocab = {name: i for i, name in enumerate(names)}
+    tokenizer = imported(lambda: library.Tokenizer(models.BPE(vocab=vocab, merges=pairs)))()
+    text = "".join(random.Random(0).choices(signs, k=200_000))
+    [[ids, _, _]] = in_javascript(tokenizer, [text])
+    assert ids == tokenizer.inner.encode(text).ids
+
+
 def changed(**changes: Any) -> Tokenizer:
     """A tokenizer of bytes with other parts."""
     table = json.loads(TOKENIZERS["bytes"]().inner.to_str()) | changes
