@@ -1,6 +1,7 @@
 """Arguments of the wrong type are refused by name, by their functions and groups of options."""
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -131,3 +132,14 @@ def test_signatures_name_the_options_one_by_one() -> None:
     assert "top_k: int | None = ..., " in text
     assert "Annotated" not in text
     assert str(inspect.signature(an.train)).startswith("(config: ModelConfig, data: DataConfig | ")
+
+
+def test_no_public_function_hides_its_options() -> None:
+    """A notebook shows `an.text?` with all that it takes."""
+    functions = [thing for thing in vars(an.Run).values() if inspect.isfunction(thing)]
+    functions += [f for f in (getattr(an, name) for name in dir(an)) if inspect.isfunction(f)]
+    for function in functions:
+        kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+        assert inspect.Parameter.VAR_KEYWORD not in kinds, function
+        shown = str(inspect.signature(function))
+        assert not re.search(r"<class| at 0x|Annotated|'\w*Config", shown), shown

@@ -7,7 +7,7 @@ from operator import index
 from os import PathLike
 from pathlib import Path
 from reprlib import repr as short
-from types import UnionType
+from types import FunctionType, UnionType
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -65,6 +65,12 @@ def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+def shows_options(function: Callable[P, T]) -> Callable[P, T]:
+    """Have the signature of a function, which checks its options itself, name them one by one."""
+    function.__signature__ = _with_options(function)  # pyright: ignore[reportFunctionMemberAccess]
+    return function
+
+
 class AsWritten(str):
     """A piece of source that signatures show without quotes."""
 
@@ -75,15 +81,18 @@ class AsWritten(str):
 def _with_options(function: Callable[..., Any]) -> "Signature":
     """The signature of a function with its options' names in place of `**options`.
 
-    An option that is left out is that of the run, which is written as `...`.
+    An option that is left out is that of the run, which is written as `...`. A string is the
+    source of a type, which is shown without quotes, and a function is shown by its name.
     """
     from inspect import Parameter, signature
 
     of_function = signature(function)
     parameters: list[Parameter] = []
     for parameter in of_function.parameters.values():
-        if isinstance(parameter.annotation, str):
-            parameter = parameter.replace(annotation=AsWritten(parameter.annotation))
+        parameter = parameter.replace(annotation=_shown(parameter.annotation))
+        if isinstance(parameter.default, FunctionType):
+            name = parameter.default.__name__.replace("<lambda>", "...")
+            parameter = parameter.replace(default=AsWritten(name))
         if parameter.kind is not Parameter.VAR_KEYWORD or not get_args(parameter.annotation):
             parameters.append(parameter)
             continue
@@ -92,7 +101,12 @@ def _with_options(function: Callable[..., Any]) -> "Signature":
             Parameter(name, Parameter.KEYWORD_ONLY, default=AsWritten("..."), annotation=type_)
             for name, type_ in get_type_hints(group).items()
         ]
-    return of_function.replace(parameters=parameters)
+    result = _shown(of_function.return_annotation)
+    return of_function.replace(parameters=parameters, return_annotation=result)
+
+
+def _shown(annotation: Any) -> Any:
+    return AsWritten(annotation) if isinstance(annotation, str) else annotation
 
 
 @cache

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
+from reprlib import repr as short
 from typing import Any, cast
 
 from jinja2 import Template, TemplateError, nodes
@@ -62,15 +63,15 @@ def messages_of(cell: object, where: str) -> list[Message]:
     Raises `InputError`, naming the message, for anything else.
     """
     if not isinstance(cell, list) or not cell:
-        raise InputError(f"{where}: expected a list of messages, not {cell!r}")
+        raise InputError(f"{where}: expected a list of messages, not {short(cell)}")
     messages: list[Message] = []
     for n, message in enumerate(cast(list[Any], cell), 1):
         place = f"{where}: message {n}"
         if not isinstance(message, dict) or {"role", "content"} - message.keys():
-            raise InputError(f"{place}: expected role and content, not {message!r}")
+            raise InputError(f"{place}: expected role and content, not {short(message)}")
         fields = cast(dict[str, Any], message)
         if (role := fields["role"]) not in ROLES:
-            raise InputError(f"{place}: role {role!r}.{choices(str(role), ROLES)}")
+            raise InputError(f"{place}: role {short(role)}.{choices(str(role), ROLES)}")
         # pandas and Arrow give every message the keys of all, with None where there is nothing.
         texts = {key: text for key, text in fields.items() if text is not None or key == "content"}
         for key, text in texts.items():

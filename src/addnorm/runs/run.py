@@ -245,17 +245,19 @@ class Run(TrainedModel):
         )
 
     @known_keywords
-    def decoding(self, **options: Unpack[DecodingOptions]) -> DecodingConfig:
+    def decoding(self, **options: Unpack[DecodingOptions]) -> "DecodingConfig":
         """The decoding that options ask for, or the model's own. Raises `InputError` for others."""
         return chosen_decoding(self, None, options)
 
     @known_keywords
-    def can_stream(self, decoding: DecodingConfig) -> bool:
+    def can_stream(self, decoding: "DecodingConfig") -> bool:
         """Whether `stream` writes with this decoding: a language model does, without beams."""
         return isinstance(self.model, DecoderModel) and decoding.kind != "beam"
 
     @known_keywords
-    def compiled(self, decoding: DecodingConfig | None = None, *, several: bool = True) -> Compiled:
+    def compiled(
+        self, decoding: "DecodingConfig | None" = None, *, several: bool = True
+    ) -> "Compiled":
         """The model as a compiled graph, for `write` and `stream`, by default of several texts.
 
         Its first steps take up to a minute; the graph is then kept on disk. Raises `InputError`

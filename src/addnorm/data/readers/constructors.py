@@ -10,7 +10,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, get_type_hints, overload
 
-from addnorm.arguments import check_types
+from addnorm.arguments import check_types, shows_options
 from addnorm.data.examples import Corpus, Example, Labelled, Pair, Tagged, Text
 from addnorm.data.readers.conll import ConllConfig
 from addnorm.data.readers.rows import Row, assemble, class_in
@@ -45,6 +45,7 @@ def text(
 ) -> TextConfig: ...
 @overload
 def text(train: Strings, **more: Unpack[Splits]) -> Corpus: ...
+@shows_options
 def text(
     train: Any,
     *,
@@ -65,7 +66,7 @@ def text(
 
     def example(item: object) -> Example:
         if not isinstance(item, str):
-            raise InputError(f"expected a string, not {item!r}")
+            raise InputError(f"expected a string, not {short(item)}")
         return Text(item)
 
     return _corpus(train, more, example)
@@ -75,6 +76,7 @@ def text(
 def pairs(train: tuple[FilePath, FilePath], **more: Unpack[Splits]) -> ParallelConfig: ...
 @overload
 def pairs(train: list[tuple[str, str]], **more: Unpack[Splits]) -> Corpus: ...
+@shows_options
 def pairs(train: Any, **more: Unpack[Splits]) -> ParallelConfig | Corpus:
     """Parallel text for translation: two files with parallel lines, or a list of pairs.
 
@@ -89,7 +91,7 @@ def pairs(train: Any, **more: Unpack[Splits]) -> ParallelConfig | Corpus:
             case (str(source), str(target)):
                 return Pair(source, target)
             case _:
-                raise InputError(f"expected (source, target), two strings, not {item!r}")
+                raise InputError(f"expected (source, target), two strings, not {short(item)}")
 
     return _corpus(train, more, example)
 
@@ -102,6 +104,7 @@ def labelled(
 def labelled(
     train: list[tuple[str, str]] | list[tuple[tuple[str, str], str]], **more: Unpack[Splits]
 ) -> Corpus: ...
+@shows_options
 def labelled(
     train: Any,
     *,
@@ -133,7 +136,7 @@ def labelled(
                 return Labelled(first, class_in(label, "this row"), second)
             case _:
                 raise InputError(
-                    f"expected (text, label), or ((text, text), label), strings, not {item!r}"
+                    f"expected (text, label), or ((text, text), label), strings, not {short(item)}"
                 )
 
     return _corpus(train, more, example)
@@ -143,6 +146,7 @@ def labelled(
 def tagged(train: FilePath, **more: Unpack[Splits]) -> ConllConfig: ...
 @overload
 def tagged(train: list[tuple[Any, Any]], **more: Unpack[Splits]) -> Corpus: ...
+@shows_options
 def tagged(train: Any, **more: Unpack[Splits]) -> ConllConfig | Corpus:
     """Sentences with a tag for each word: a CoNLL file, or a list of (words, tags).
 
@@ -157,9 +161,9 @@ def tagged(train: Any, **more: Unpack[Splits]) -> ConllConfig | Corpus:
             case (words, tags):
                 tokens, labels = _words(words), _words(tags)
             case _:
-                raise InputError(f"expected (words, tags), not {item!r}")
+                raise InputError(f"expected (words, tags), not {short(item)}")
         if len(tokens) != len(labels):
-            raise InputError(f"{len(tokens)} words but {len(labels)} tags in {item!r}")
+            raise InputError(f"{len(tokens)} words but {len(labels)} tags in {short(item)}")
         return Tagged(tokens, labels)
 
     return _corpus(train, more, example)
@@ -183,6 +187,7 @@ class TableOptions(Splits, total=False):
 def table(train: FilePath, **more: Unpack[TableOptions]) -> TableConfig: ...
 @overload
 def table(train: list[dict[str, Any]], **more: Unpack[TableOptions]) -> Corpus: ...
+@shows_options
 def table(train: Any, **more: Unpack[TableOptions]) -> TableConfig | Corpus:
     """A table with named columns (.tsv, .csv, .jsonl, .parquet), or a list of dictionaries.
 
@@ -201,7 +206,7 @@ def table(train: Any, **more: Unpack[TableOptions]) -> TableConfig | Corpus:
 
     def example(item: object) -> Example | str:
         if not isinstance(item, Mapping):
-            raise InputError(f"expected a dictionary, not {item!r}")
+            raise InputError(f"expected a dictionary, not {short(item)}")
         return reader.row("this row", cast(Record, item)).content
 
     return _corpus(train, rest, example)
@@ -255,7 +260,7 @@ def _path(train: Any) -> Path | None:
 
 def _path_of_one(path: Any) -> Path:
     if not isinstance(path, str | PathLike):
-        raise InputError(f"expected the path of a file, as train is one, not {path!r}")
+        raise InputError(f"expected the path of a file, as train is one, not {short(path)}")
     if "\n" in str(path) or len(str(path)) > 1000:
         raise InputError("a string is the path of a file: give a text itself in a list, [text]")
     return path_of(path)
@@ -266,7 +271,9 @@ def _two_paths(paths: Any) -> tuple[Path, Path]:
         case tuple((source, target)):
             return _path_of_one(source), _path_of_one(target)
         case _:
-            raise InputError(f"expected the paths of two files, (source, target), not {paths!r}")
+            raise InputError(
+                f"expected the paths of two files, (source, target), not {short(paths)}"
+            )
 
 
 def _words(words: Any) -> tuple[str, ...]:
@@ -276,4 +283,4 @@ def _words(words: Any) -> tuple[str, ...]:
         case list() | tuple() if all(isinstance(word, str) for word in words):
             return tuple(words)
         case _:
-            raise InputError(f"expected words, not {words!r}")
+            raise InputError(f"expected words, not {short(words)}")

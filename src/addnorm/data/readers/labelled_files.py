@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from reprlib import repr as short
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
@@ -376,4 +377,4 @@ def _file(cell: object, table: Path, where: str) -> Readable:
                 raise InputError(f"{where}: {str(file)[:200]} does not exist")
             return file
         case _:
-            raise InputError(f"{where}: expected a file or the path of one, not {cell!r}")
+            raise InputError(f"{where}: expected a file or the path of one, not {short(cell)}")

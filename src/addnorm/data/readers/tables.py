@@ -265,9 +265,11 @@ def _labels(cell: object, where: str) -> tuple[str, ...]:
     """The distinct labels in a cell, in order."""
     labels = cast(list[object] | object, cell.split(",") if isinstance(cell, str) else cell)
     if not isinstance(labels, list):
-        raise InputError(f"{where}: expected labels, a list or with commas between, not {cell!r}")
+        raise InputError(
+            f"{where}: expected labels, a list or with commas between, not {short(cell)}"
+        )
     if not all(isinstance(label, str) or not is_missing(label) for label in labels):
-        raise InputError(f"{where}: an empty label among {cell!r}")
+        raise InputError(f"{where}: an empty label among {short(cell)}")
     names = (class_in(label, where) for label in labels)
     return tuple(dict.fromkeys(filter(None, names)))
 
@@ -292,12 +294,12 @@ def _words(cell: object, where: str) -> tuple[str, ...]:
         return tuple(_text(cell, where).split())
     if isinstance(cell, list):
         return tuple(_text(word, where).strip() for word in cast(list[object], cell))
-    raise InputError(f"{where}: expected a list of words, not {cell!r}")
+    raise InputError(f"{where}: expected a list of words, not {short(cell)}")
 
 
 def _text(cell: object, where: str) -> str:
     if not isinstance(cell, str):
-        raise InputError(f"{where}: expected text, not {cell!r}")
+        raise InputError(f"{where}: expected text, not {short(cell)}")
     check_text(cell, where)
     return cell
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby, islice
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, Literal, cast
 
 from addnorm.data.example import is_missing
@@ -210,7 +211,7 @@ def _cell(record: Record, field: str, where: str) -> str:
     if is_missing(cell):
         return ""
     if not isinstance(cell, str):
-        raise InputError(f"{where}: {field}: expected text, not {cell!r}")
+        raise InputError(f"{where}: {field}: expected text, not {short(cell)}")
     check_text(cell, where)
     return cell
 
