@@ -6,6 +6,7 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from decimal import Decimal
 from functools import cache
 from operator import attrgetter
+from reprlib import Repr
 from reprlib import repr as short
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -229,6 +230,19 @@ def has_files(medium: Medium | None) -> bool:
 E = TypeVar("E", bound="Example")
 
 
+def _shown(example: "Example") -> str:
+    """The fields of an example, the long ones shortened, as a notebook shows it."""
+    values = ", ".join(
+        f"{field.name}={_BRIEF.repr(getattr(example, field.name))}"
+        for field in fields_of(type(example))
+    )
+    return f"{type(example).__name__}({values})"
+
+
+_BRIEF = Repr()
+_BRIEF.maxstring = 100
+
+
 class Example:
     """An example to learn from: a frozen dataclass with methods for its inputs and targets.
 
@@ -245,6 +259,11 @@ class Example:
     """Whether the target is a text, which needs a tokenizer."""
     targets: ClassVar[tuple[str, ...]] = ()
     """The fields that a model learns to predict; an example to predict has their defaults."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__repr__ in (object.__repr__, _shown):  # a dataclass keeps what the class has
+            cls.__repr__ = _shown
 
     def source_text(self) -> str:
         """Return the input text; empty if the input is not text."""

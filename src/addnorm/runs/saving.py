@@ -50,7 +50,7 @@ def save_run(run: TrainedModel, folder: Path) -> None:
 def _holds(folder: Path, run: TrainedModel) -> bool:
     """Whether a folder already holds this very run: the same recipe, labels and weights."""
     stored = stored_recipe(folder)
-    if stored is None:
+    if stored is None or not (folder / WEIGHTS).is_file():
         return False
     recipe, _, labels = settings_of(folder, stored)
     weights = load_weights(folder / WEIGHTS)
@@ -58,7 +58,10 @@ def _holds(folder: Path, run: TrainedModel) -> bool:
     return (
         same
         and weights.keys() == run.weights.keys()
-        and all(torch.equal(weight.cpu(), weights[name]) for name, weight in run.weights.items())
+        and all(
+            weight.dtype == weights[name].dtype and torch.equal(weight.cpu(), weights[name])
+            for name, weight in run.weights.items()
+        )
     )
 
 

@@ -42,14 +42,14 @@ class Evaluation:
     """
 
     scores: dict[str, float]
-    predictions: dict[int, str] = field(default_factory=dict[int, str])
-    batches: tuple[tuple[float, int], ...] = ()
-    gold: Mapping[int, str] = field(default_factory=dict[int, str])
+    predictions: dict[int, str] = field(default_factory=dict[int, str], repr=False)
+    batches: tuple[tuple[float, int], ...] = field(default=(), repr=False)
+    gold: Mapping[int, str] = field(default_factory=dict[int, str], repr=False)
     """The right class of each classified example."""
     details: Mapping[str, float] = field(default_factory=dict[str, float])
     """Scores that are of interest after training alone."""
     values: Mapping[str, Mapping[int, float]] = field(
-        default_factory=dict[str, Mapping[int, float]]
+        default_factory=dict[str, Mapping[int, float]], repr=False
     )
     """Of a score that is a mean over examples, the value of each by its index."""
     measured_with: Mapping[str, str] = field(default_factory=dict[str, str])

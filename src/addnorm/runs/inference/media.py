@@ -334,6 +334,8 @@ def _groups(
 def _reader(run: TrainedModel) -> Callable[[Path], Tensor]:
     """Return the function that reads one file as the run's data were read."""
     data, model = run.recipe.data, run.recipe.model
+    if not run.reads_files:
+        raise _reads_no_files(run)
     if _is_foreign(run):
         assert run.folder is not None
         theirs = preprocessing_of(places_of(run.folder), model)
