@@ -85,7 +85,7 @@ class Browser:
                 look();
             }})"""
         )
-        assert done, (condition, self.run("document.body.innerText"), self.log)
+        assert done, (condition, self.run("document.body.innerText.slice(-2000)"), self.log)
 
     def type(self, selector: str, text: str) -> None:
         """Replace the text of a field, as typing does."""

@@ -1,6 +1,7 @@
 """Configurations are frozen, keyword-only, and refuse invalid values in one sentence."""
 
 import inspect
+import re
 import sys
 from dataclasses import FrozenInstanceError, replace
 from importlib import import_module
@@ -190,3 +191,18 @@ def test_signatures_are_those_of_the_source() -> None:
     assert "Annotated" not in shown
     assert "'" not in shown.replace("'xavier'", "").replace("'decoder'", "")
     assert str(inspect.signature(an.RMSNormConfig)).startswith("(*, kind: ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"embedding": {"scale": False}}, "embedding.scale = False does not exist"),
+        ({"attention": {"pattern": {"kind": "window", "size": 0}}}, "attention.pattern.size = 0:"),
+        ({"feedforward": {"activation": "gelu"}}, "'gelu'} has no 'kind'. Valid: mlp, gated"),
+        ({"norm": 3}, "norm = 3: must be a configuration, its kind or a dictionary"),
+        ({"cross_attention": 3}, "cross_attention = 3: must be a configuration or a dictionary"),
+    ],
+)
+def test_errors_name_fields_as_they_are_written(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        an.DecoderConfig(**fields)

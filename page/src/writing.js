@@ -30,9 +30,11 @@ export class Continuation {
     this.decoder = decoder;
   }
 
-  async start(ids) {
+  /** The text of some ids; undefined if it is no longer `wanted` before it is read. */
+  async start(ids, wanted = () => true) {
     const text = new Text(this.decoder, {});
     for (let i = 0; i < ids.length; i += AT_ONCE) {
+      if (!wanted()) return undefined;
       await text.step(ids.slice(i, i + AT_ONCE));
       if (i + AT_ONCE < ids.length) await pause();
     }
@@ -134,15 +136,15 @@ export function limitOf({ max_new_tokens, max_length }, before, usual) {
 /**
  * Yield each new token: its id, its probability, the attention, the logits it was chosen from.
  * `prompt` are the ids to continue, or the source of a translation; `options` are read anew for
- * each token, so that a person can turn them meanwhile.
+ * each token, so that a person can turn them meanwhile. It ends once it is no longer `wanted`.
  */
-export async function* write(model, facts, prompt, options) {
+export async function* write(model, facts, prompt, options, wanted) {
   const { ends, rules } = facts;
   const history = model instanceof Translation ? [facts.start] : [...prompt];
   const before = history.length;
   const room = facts.positions === null ? Infinity : facts.positions - before + 1;
-  const text = await model.start(prompt);
-  for (let n = 1; ; n++) {
+  const text = await model.start(prompt, wanted);
+  for (let n = 1; wanted(); n++) {
     const limit = Math.min(options().limit, room);
     if (n > limit) return;
     const { logits, attention } = text;

@@ -208,19 +208,15 @@ def meanings(config: type) -> dict[str, str]:
 def sentence(config: type, error: ErrorDetails) -> str:
     """Explain an error in `config`: what is wrong, where, and the nearest valid value."""
     loc, context = error["loc"], error.get("ctx", {})
-    name, given = ".".join(map(str, loc)), _short(error["input"])
+    path, here = _walk(config, loc)
+    name, given = ".".join(path), _short(error["input"])
     where = config.__name__
     match error["type"]:
         case "unexpected_keyword_argument":
-            around = _class_at(config, loc[:-1]) or config
-            return f"{where}: {name} is not a field.{field_meant(around, str(loc[-1]))}"
-        case "union_tag_invalid":
-            tag, valid = str(context["tag"]), _quoted(context["expected_tags"])
-            return f"{where}: {name} = {_short(tag)} does not exist.{choices(tag, valid)}"
-        case "literal_error":
-            valid = _quoted(context["expected"])
-            given_word = str(error["input"])
-            return f"{where}: {name} = {given} does not exist.{choices(given_word, valid)}"
+            _, around = _walk(config, loc[:-1])
+            return f"{where}: {name} is not a field.{field_meant(around[0], path[-1])}"
+        case "union_tag_invalid" | "union_tag_not_found" | "literal_error":
+            return f"{where}: {name} = {_not_among(error, here)}"
         case "missing" | "missing_keyword_only_argument" | "missing_argument":
             return f"{where}: {name} is missing."
         case "value_error":
@@ -230,6 +226,17 @@ def sentence(config: type, error: ErrorDetails) -> str:
         case _:
             annotation = _annotation_at(config, loc)
             return f"{where}: {name} = {given}: {problem_of(error, annotation)}."
+
+
+def _not_among(error: ErrorDetails, here: tuple[Any, ...]) -> str:
+    """Explain that a word, or the kind of a part that may be one of `here`, is not a valid one."""
+    context = error.get("ctx", {})
+    if error["type"] == "union_tag_not_found":
+        kinds = [str(getattr(part, "kind", part.__name__)) for part in here]
+        return f"{_short(error['input'])} has no 'kind'.{choices('', kinds)}"
+    word = context.get("tag", error["input"])
+    valid = _quoted(context.get("expected_tags", context.get("expected")))
+    return f"{_short(word)} does not exist.{choices(str(word), valid)}"
 
 
 _PLAIN = (
@@ -246,6 +253,12 @@ _PLAIN = (
 )
 """Phrases of pydantic's messages, and ours in their place."""
 
+_INSTEAD = {
+    "dataclass_type": "must be a configuration or a dictionary of its fields",
+    "model_attributes_type": "must be a configuration, its kind or a dictionary of its fields",
+}
+"""Our words for errors whose own speak of pydantic."""
+
 _LIMITS = {"gt": "greater than", "ge": "at least", "lt": "less than", "le": "at most"}
 
 
@@ -254,7 +267,7 @@ def problem_of(error: ErrorDetails, annotation: object = None) -> str:
 
     `annotation` is that of the field, for both ends of the range that it allows.
     """
-    words = error["msg"]
+    words = _INSTEAD.get(error["type"], error["msg"])
     if error["type"] == "value_error":
         return words.removeprefix("Value error, ")
     for theirs, ours in _PLAIN:
@@ -283,21 +296,27 @@ def _limits(annotation: Any) -> Iterator[tuple[str, float]]:
 
 def _annotation_at(config: type, loc: tuple[int | str, ...]) -> Any:
     """The annotation of the field at a location; None if unknown."""
-    owner = _class_at(config, loc[:-1]) or (config if len(loc) == 1 else None)
-    hints = {} if owner is None else hints_of(owner)
-    return hints.get(str(loc[-1])) if loc else None
+    _, around = _walk(config, loc[:-1])
+    return hints_of(around[0]).get(str(loc[-1])) if loc and around else None
 
 
-def _class_at(config: type, loc: tuple[int | str, ...]) -> Any:
-    """The configuration class at a location in `config`; None if unknown."""
+def _walk(config: type, loc: tuple[int | str, ...]) -> tuple[list[str], tuple[Any, ...]]:
+    """The keys of a location as a person writes them, and the classes that may be there."""
+    path: list[str] = []
     here: tuple[Any, ...] = (config,)
     for key in loc:
         if isinstance(key, int):  # a list index: the possible classes stay the same
-            continue
-        chosen = tuple(cls for cls in here if len(here) > 1 and getattr(cls, "kind", "") == key)
-        hints = hints_of(here[0]) if here and not chosen else {}
-        here = chosen or classes_in(hints.get(key))
-    return here[0] if here else None
+            path.append(str(key))
+        elif chosen := tuple(c for c in here if path and getattr(c, "kind", "") == key):
+            here = chosen
+        elif here or not _TYPE.match(key):
+            path.append(key)
+            here = classes_in(hints_of(here[0]).get(key)) if here else ()
+    return path, here
+
+
+_TYPE = re.compile(r"(int|float|bool|str|literal\[.*|constrained-.*)$")
+"""How pydantic names the types of a plain union that it tried, after the field."""
 
 
 def hints_of(config: Any) -> dict[str, Any]:

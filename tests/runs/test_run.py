@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.test_house import write_gpt2
 
+import addnorm as an
 from addnorm.data import Labelled
 from addnorm.data.ids.framing import encode_for_task
 from addnorm.data.readers.constructors import labelled, text
@@ -205,6 +206,30 @@ def test_a_stopped_run_is_opened_at_its_last_checkpoint(run_of: RunOf, tmp_path:
     shutil.rmtree(folder / "checkpoints")
     with pytest.raises(InputError, match="training has not finished"):
         Run.open(folder)
+
+
+def test_a_stopped_run_of_data_given_in_python_promises_no_resumption(tmp_path: Path) -> None:
+    class Fails:
+        def on_step(self, event: an.StepEvent) -> None:
+            if event.step == 3:
+                raise RuntimeError("mine")
+
+    config = an.DecoderConfig(d_model=8, n_layers=1, attention={"n_heads": 2})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(RuntimeError, match="mine"):
+        an.train(
+            config, an.text(["To be or not. " * 30]), tokenizer="char", steps=4, save_every=2,
+            folder=tmp_path / "run", progress=False, callbacks=[Fails()],
+        )  # fmt: skip
+    with pytest.warns(Stopped, match=r"after step 2, .* are in no file, so it cannot be resumed$"):
+        run = Run.open(tmp_path / "run")
+    for use in (run.embed_files, run.classify_files, run.transcribe):
+        with pytest.raises(InputError, match=r"no files of images or sound|has no classes"):
+            [*use([tmp_path / "a.png"])]
+
+
+def test_other_data_for_another_task_are_refused_with_advice_on_the_data(run_of: RunOf) -> None:
+    with pytest.raises(InputError, match="the model is for classification: give examples of Label"):
+        Run.open(run_of("classification")).evaluate(an.text(["To be"]))
 
 
 def test_a_temperature_of_zero_is_greedy(run_of: RunOf) -> None:

@@ -37,3 +37,13 @@ def test_a_model_quantised_behind_the_runs_back(run_of: RunOf, tmp_path: Path) -
     with pytest.raises(InputError, match="the model is not that of its configuration"):
         save_run(run, tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_with_the_same_weights_of_another_type_is_not_this_run(
+    run_of: RunOf, tmp_path: Path
+) -> None:
+    run = Run.open(run_of("language"), dtype="bfloat16")
+    run.save(tmp_path / "new")
+    run.save(tmp_path / "new")
+    with pytest.raises(InputError, match="is there already: save in a new folder"):
+        run.to(dtype="float32").save(tmp_path / "new")

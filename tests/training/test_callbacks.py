@@ -22,6 +22,12 @@ from addnorm.training.checkpoint import check_checkpoint
 from addnorm.training.trainer import Trainer
 
 
+class Awaited:
+    """Does nothing unless it is awaited."""
+
+    async def on_step(self, event: StepEvent) -> None: ...
+
+
 class Records:
     """Keeps the figures of each event, and checks each checkpoint."""
 
@@ -157,6 +163,7 @@ class TakesMore:
     ("callbacks", "message"),
     [
         ([Misspelt()], r"Misspelt has none of the methods on_step, .* Did you mean 'on_step'\?"),
+        ([Awaited()], "Awaited.on_step is async, and training awaits nothing"),
         ([Records], "Records is a class: give an object of it"),
         ([TakesMore()], "TakesMore.on_save is called with the event alone: missing"),
         (Records(), r"callbacks is a list of objects: callbacks=\[Records\]"),

@@ -230,13 +230,12 @@ def has_files(medium: Medium | None) -> bool:
 E = TypeVar("E", bound="Example")
 
 
-def _shown(example: "Example") -> str:
+def _shown(self: "Example") -> str:
     """The fields of an example, the long ones shortened, as a notebook shows it."""
     values = ", ".join(
-        f"{field.name}={_BRIEF.repr(getattr(example, field.name))}"
-        for field in fields_of(type(example))
+        f"{field.name}={_BRIEF.repr(getattr(self, field.name))}" for field in fields_of(type(self))
     )
-    return f"{type(example).__name__}({values})"
+    return f"{type(self).__name__}({values})"
 
 
 _BRIEF = Repr()

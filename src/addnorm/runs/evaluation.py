@@ -36,6 +36,7 @@ from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.contract import checked
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.forecasting import naive_scores
+from addnorm.tasks.registry import check_corpus
 from addnorm.tasks.task import Evaluation, Task
 from addnorm.training.loggers import Journal
 
@@ -111,6 +112,8 @@ def evaluate_on(
             f"{run.name}: its data are in no file: give some, as `evaluate(addnorm.text([…]))` does"
         )
     other = None if data is None else corpus_of(data)
+    if other is not None:
+        check_corpus(run.task_value, other, learns=False)
     if other is not None and not (other.valid or other.test):
         other = replace(other, test=other.train, reports={})
     return Scores(evaluated(run, split, data_of(run, other)).scores)

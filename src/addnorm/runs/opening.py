@@ -30,7 +30,7 @@ from addnorm.runs.files.folder import (
     stored_recipe,
 )
 from addnorm.runs.files.quantization_file import check_float, read_quantization
-from addnorm.runs.files.resuming import resume_command
+from addnorm.runs.files.resuming import how_to_resume
 from addnorm.runs.files.weights import (
     Splitting,
     build_model,
@@ -121,15 +121,15 @@ def _stopped(folder: Path, saved: Saved) -> TrainedModel:
 
     Raises `InputError` if there is no checkpoint, and for a run that learns an adapter.
     """
-    command = resume_command(folder, saved.recipe)
+    resumed = how_to_resume(folder, saved.recipe)
     newest, _ = latest_checkpoint(folder / "checkpoints")
     if newest is None or saved.recipe.train.adapter is not None:
-        raise InputError(f"{folder}: training has not finished: resume it with `{command}`")
+        raise InputError(f"{folder}: training has not finished: {resumed}")
     model = stopped_model(newest, *saved)
     step = int(newest.name.removeprefix("step-"))
     warnings.warn(
         f"{folder}: training was stopped: this is the model after step {step:,}, its last "
-        f"checkpoint; `{command}` resumes it",
+        f"checkpoint; {resumed}",
         Stopped,
         stacklevel=2,
     )

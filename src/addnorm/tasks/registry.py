@@ -191,13 +191,18 @@ def check_batching(task: Task, batching: BatchingConfig) -> None:
     raise InputError(f"{kind} is for {models[kind_of(batching)]}; this model is for {task.name}")
 
 
-def check_corpus(task: Task, corpus: Corpus) -> None:
-    """Raise `InputError` if the data are for a task other than the model's."""
+def check_corpus(task: Task, corpus: Corpus, *, learns: bool = True) -> None:
+    """Raise `InputError` if the data are for a task other than the model's.
+
+    It advises another model, unless the model has learnt already.
+    """
     if issubclass(corpus.kind, task.examples):
         return
     other = TASKS.get(corpus.task)
     kinds = " or ".join(kind.__name__ for kind in task.examples)
-    use = f"give examples of {kinds}" if other is None or other is task else f"use {other.model}"
+    use = f"give examples of {kinds}"
+    if learns and other is not None and other is not task:
+        use = f"use {other.model}"
     data = f"the data are {corpus.kind.__name__} examples for {task.name}"
     if corpus.task != task.name:
         data = f"the data are for {corpus.task}, the model is for {task.name}"

@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import signature
+from inspect import iscoroutinefunction, signature
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -176,9 +176,15 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
 
 
 def _check_takes_event(callback: object, name: str) -> None:
-    """Raise `InputError` unless a method can be called with the event."""
+    """Raise `InputError` unless a method can be called with the event, and acts when it is."""
+    method = getattr(callback, name)
+    if iscoroutinefunction(method):
+        raise InputError(
+            f"callbacks: {_named(callback)}.{name} is async, and training awaits nothing: give a "
+            "plain function"
+        )
     try:
-        signature(getattr(callback, name)).bind(None)
+        signature(method).bind(None)
     except ValueError:  # one of C has no signature
         return
     except TypeError as error:

@@ -29,6 +29,8 @@ MAY_CHANGE = (
 )
 """The settings that may change when a run is resumed; all others define the run."""
 
+NO_DATA = "its data are in no file, so it cannot be resumed"
+
 
 def resumed_recipe(folder: Path, overrides: Mapping[str, str]) -> Recipe:
     """The recipe of the run in `folder`, with `overrides` applied from now on.
@@ -50,7 +52,7 @@ def resumed_recipe(folder: Path, overrides: Mapping[str, str]) -> Recipe:
         )
     recipe = read_settings(folder, overrides).recipe
     if recipe.data is None:
-        raise InputError(f"{folder}: its data are in no file, so it cannot be resumed")
+        raise InputError(f"{folder}: {NO_DATA}")
     return recipe
 
 
@@ -60,6 +62,13 @@ def resume_command(folder: Path, recipe: Recipe) -> str:
     n = recipe.parallel.processes
     processes = [f"--processes {n}"] if n > 1 else []
     return " ".join(["addnorm train --resume", shlex.quote(str(folder)), *imports, *processes])
+
+
+def how_to_resume(folder: Path, recipe: Recipe) -> str:
+    """The half of a sentence that says by which command a run is resumed, or why it cannot be."""
+    if recipe.data is None:
+        return NO_DATA
+    return f"`{resume_command(folder, recipe)}` resumes it"
 
 
 def check_same_run(folder: Path, old: Recipe, new: Recipe) -> Iterator[str]:
