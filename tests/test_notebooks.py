@@ -68,7 +68,7 @@ def test_an_example_of_ones_own_shows_itself_as_it_says_or_shortly() -> None:
 
 
 def test_an_evaluation_and_a_tokenizer_show_themselves_in_a_line() -> None:
-    evaluation = Evaluation({"loss": 0.5}, {i: "a text" for i in range(999)})
+    evaluation = Evaluation({"loss": 0.5}, dict.fromkeys(range(999), "a text"))
     assert repr(evaluation) == "Evaluation(scores={'loss': 0.5}, details={})"
     tokenizer = train_tokenizer(CharConfig(), ["abc"])
     assert repr(tokenizer) == "<Tokenizer of 7 tokens>"
