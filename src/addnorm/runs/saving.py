@@ -10,6 +10,7 @@ from addnorm.convert.preprocessing import copy_preprocessing
 from addnorm.data import ChatConfig
 from addnorm.errors import InputError
 from addnorm.nn.similarity import SimilarityHeadConfig
+from addnorm.quantize import is_quantized
 from addnorm.runs.files.adapter_files import without_adapter
 from addnorm.runs.files.folder import (
     AROUND,
@@ -40,6 +41,11 @@ def save_run(run: TrainedModel, folder: Path) -> None:
             return
         what = "is there already" if folder.is_dir() else "is a file"
         raise InputError(f"{folder}: {what}: save in a new folder")
+    if run.quantization is None and is_quantized(run.model):
+        raise InputError(
+            f"{folder}: the weights are kept in fewer bits for use alone: save the run without "
+            "`weights`, or write it in fewer bits by `addnorm quantize`"
+        )
     check_model(run.model, run.recipe, run.text, run.labels, run.quantization)
     with atomic_directory(folder, index="config.json") as partial:
         write_run(partial, run)
