@@ -46,7 +46,7 @@ def test_an_example_shows_no_more_than_the_ends_of_its_texts() -> None:
     assert repr(pair) == "Pair(source='one', target='eins', other_targets=())"
 
 
-def test_an_example_of_ones_own_shows_itself_as_it_says_or_shortly() -> None:
+def test_a_custom_example_shows_itself_as_it_says_or_shortly() -> None:
     @dataclass(frozen=True)
     class Riddle(Example):
         text: str
@@ -69,6 +69,8 @@ def test_an_example_of_ones_own_shows_itself_as_it_says_or_shortly() -> None:
 
 def test_an_evaluation_and_a_tokenizer_show_themselves_in_a_line() -> None:
     evaluation = Evaluation({"loss": 0.5}, dict.fromkeys(range(999), "a text"))
-    assert repr(evaluation) == "Evaluation(scores={'loss': 0.5}, details={})"
+    assert repr(evaluation) == (
+        "Evaluation(scores={'loss': 0.5}, details={}, measured_with={}, split='')"
+    )
     tokenizer = train_tokenizer(CharConfig(), ["abc"])
     assert repr(tokenizer) == "<Tokenizer of 7 tokens>"

@@ -44,7 +44,7 @@ def save_run(run: TrainedModel, folder: Path) -> None:
     if run.quantization is None and is_quantized(run.model):
         raise InputError(
             f"{folder}: the weights are kept in fewer bits for use alone: save the run without "
-            "`weights`, or write it in fewer bits by `addnorm quantize`"
+            "`weights`"
         )
     check_model(run.model, run.recipe, run.text, run.labels, run.quantization)
     with atomic_directory(folder, index="config.json") as partial:
