@@ -19,6 +19,7 @@ from addnorm.data.tokenizing.pieces import Advance
 from addnorm.data.tokenizing.sides import Tokenizers, with_special_tokens
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
+from addnorm.folding import tell
 from addnorm.long_work import long_work
 from addnorm.machine import rare_collections
 from addnorm.models import EncoderConfig
@@ -139,7 +140,7 @@ def _learnt(config: TokenizerConfig, corpus: Corpus, console: Console) -> Tokeni
     with long_work(console, "learning the tokenizer"):
         tokenizers = Tokenizers.train(config, corpus)
     if tokenizers.sampled:
-        console.out(tokenizers.sampled, highlight=False)
+        tell(console, tokenizers.sampled)
     return tokenizers
 
 

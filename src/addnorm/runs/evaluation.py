@@ -21,6 +21,7 @@ from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, check_choice
+from addnorm.folding import tell
 from addnorm.generate.early_exit import EarlyExit, check_exits_early
 from addnorm.generate.rules import NO_RULES
 from addnorm.long_work import long_work
@@ -186,7 +187,7 @@ def evaluated(
         there = f": use `split = {other}`" if data.encoded.splits[other] else ""
         raise InputError(f"the data have no {split} split: data.{split} is not given{there}")
     if console is not None:
-        console.out(f"{split}: {loaders.reports[split]}", highlight=False)
+        tell(console, f"{split}: {loaders.reports[split]}")
     with long_work(console or Console(quiet=True), "evaluating"):
         evaluation = replace(evaluator, early=early).evaluate(run.model)
     predictions = evaluation.predictions and {

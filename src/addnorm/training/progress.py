@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from addnorm.folding import folded
+from addnorm.folding import tell
 from addnorm.long_work import NarrowProgress, long_work, shown_after, shown_each_second, ticking
 from addnorm.training.callbacks import StepEvent, ValidationEvent
 
@@ -104,8 +104,7 @@ class ProgressBar:
 
     def say(self, line: str) -> None:
         """Print a line above the bar, folded between words in a terminal."""
-        width = self.console.width if self.console.is_terminal else None
-        self.console.out(folded(line, width), highlight=False)
+        tell(self.console, line)
 
     def on_validation(self, event: ValidationEvent) -> None:
         """Print validation scores above the bar: the last ones, others every few seconds."""

@@ -129,6 +129,9 @@ class Tokenizer:
             )
         return with_lower_case(self.codec.inner) if self.lowercase else self.codec.inner
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.vocab_size:,} tokens>"
+
     @cached_property
     def vocab_size(self) -> int:
         """The number of ids, including special ones: the largest id plus one."""

@@ -22,6 +22,7 @@ from addnorm.data.example import has_signals
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer, TokenizerConfig
 from addnorm.errors import InputError, Interrupted, path_of
+from addnorm.folding import tell
 from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.runs.files.folder import Saved, is_run
@@ -128,7 +129,7 @@ def train(
     console = Console(stderr=True, highlight=False, quiet=not progress)
     setup = TrainingSetup(recipe, saved, given, console)
     setup.report(console)
-    console.out(setup.parameters, highlight=False)
+    tell(console, setup.parameters)
     if folder is not None:
         run = _kept(setup, path_of(folder), console, callbacks)
     else:

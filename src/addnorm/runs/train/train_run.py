@@ -24,6 +24,7 @@ from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.shards.source import ShardedTexts
 from addnorm.errors import InputError
 from addnorm.files import read_json
+from addnorm.folding import tell
 from addnorm.models import Model
 from addnorm.parts import kind_of
 from addnorm.runs.encoded_data import read_data
@@ -170,11 +171,11 @@ class TrainingSetup:
         print warnings about settings that are probably mistakes.
         """
         if self.start_report is not None:
-            console.out(f"{self.started_from}: {self.start_report}", highlight=False)
+            tell(console, f"{self.started_from}: {self.start_report}")
         for split, report in self.loaders.reports.items():
-            console.out(f"{split}: {report}{self.size(split)}", highlight=False)
+            tell(console, f"{split}: {report}{self.size(split)}")
         for warning in warnings_for(self.recipe, self.data, self.loaders.train, self.learnt):
-            console.out(f"warning: {warning}", highlight=False)
+            tell(console, f"warning: {warning}")
 
     def size(self, split: str) -> str:
         """Describe the characters and tokens of a split, on both sides; empty without text."""
@@ -375,7 +376,7 @@ def train_run(
             (folder / DIGESTS).unlink(missing_ok=True)  # no longer finished
             if setup.saved is None:
                 setup.write_settings(folder)
-        console.out(f"{setup.parameters} · {folder}", highlight=False)
+        tell(console, f"{setup.parameters} · {folder}")
         return fit(setup, folder, console, until, world)
 
 
@@ -392,7 +393,7 @@ def prepared(
     if saved is not None:
         setup.note_earlier_measure(folder, saved)
         for change in check_same_data(folder, setup.encoded):
-            console.out(change, highlight=False)
+            tell(console, change)
         check_dependency_digests(folder, setup.beside)
     return setup
 
@@ -434,10 +435,10 @@ def fit(
         ) as trainer:
             before, heard = setup.saved and setup.saved.recipe.train, heard_so_far(folder)
             for problem in trainer.resume(before):
-                console.out(f"skipped: {problem}", highlight=False)
+                tell(console, f"skipped: {problem}")
             if before is not None and trainer.finished():
                 done = f"{folder}: training ended after step {trainer.state.step:,}"
-                console.out(f"{done}: nothing left to do", highlight=False)
+                tell(console, f"{done}: nothing left to do")
             # Once the checkpoint has what it was measured by before.
             world.lead(lambda: setup.write_changes(folder), None)
             if world.leads:
@@ -488,13 +489,13 @@ def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> 
     if not resume:
         return None
     if not is_run(folder):
-        console.out(f"{folder}: no run to resume: training starts at the beginning")
+        tell(console, f"{folder}: no run to resume: training starts at the beginning")
         return None
     if is_quantized(folder):
         raise InputError(f"{folder}: a quantised model is not trained: train the one before")
     saved = read_settings(folder)
     for change in check_same_run(folder, saved.recipe, recipe):
-        console.out(change, highlight=False)
+        tell(console, change)
     return saved
 
 
