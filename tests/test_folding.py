@@ -1,13 +1,9 @@
 """Messages are folded between words, and what stands in backquotes stays whole."""
 
-from io import StringIO
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
-from addnorm.folding import folded, tell
+from addnorm.folding import folded
 
 
 def test_words_and_commands_stay_whole() -> None:
@@ -25,13 +21,3 @@ def test_folding_changes_spaces_between_words_alone(words: list[str], lines: boo
     after = folded(text, 20)
     assert after.split() == text.split()
     assert all(len(line) < 20 or " " not in line for line in after.split("\n"))
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_line_is_folded_in_a_terminal_alone(terminal: bool) -> None:
-    console = Console(file=StringIO(), width=20, force_terminal=terminal)
-    tell(console, "train: 1,234 read, 1,230 used")
-    shown = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
-    assert shown == (
-        "train: 1,234 read,\n1,230 used\n" if terminal else "train: 1,234 read, 1,230 used\n"
-    )

@@ -2,10 +2,6 @@
 
 import re
 import textwrap
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 CODE = re.compile(r"`[^`]*`")
 NO_BREAK = "\0"
@@ -27,8 +23,3 @@ def folded(text: str, width: int | None) -> str:
 
 def _line_folded(line: str, width: int) -> str:
     return textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
-
-
-def tell(console: "Console", line: str) -> None:
-    """Print a line, folded between words in a terminal."""
-    console.out(folded(line, console.width if console.is_terminal else None), highlight=False)

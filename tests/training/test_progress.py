@@ -11,7 +11,7 @@ from addnorm import long_work
 from addnorm.tasks.registry import TASKS
 from addnorm.training import progress
 from addnorm.training.callbacks import StepEvent, ValidationEvent
-from addnorm.training.progress import ProgressBar, text_progress
+from addnorm.training.progress import ProgressBar, tell, text_progress
 
 
 def step_event(step: int, total: int, loss: float, tokens: int) -> StepEvent:
@@ -182,3 +182,11 @@ def test_a_text_has_a_bar_on_a_terminal(console: Console) -> None:
     shown = console.file.getvalue()
     assert "tokenising" in shown
     assert "25%" in shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_line_is_folded_in_a_terminal_alone(terminal: bool) -> None:
+    shown = io.StringIO()
+    tell(Console(file=shown, width=20, force_terminal=terminal), "train: 1,234 read, 1,230 used")
+    separator = "\n" if terminal else " "
+    assert shown.getvalue() == f"train: 1,234 read,{separator}1,230 used\n"

@@ -19,7 +19,6 @@ from addnorm.data.tokenizing.pieces import Advance
 from addnorm.data.tokenizing.sides import Tokenizers, with_special_tokens
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
-from addnorm.folding import tell
 from addnorm.long_work import long_work
 from addnorm.machine import rare_collections
 from addnorm.models import EncoderConfig
@@ -29,7 +28,7 @@ from addnorm.tasks.forecasting import Forecasting
 from addnorm.tasks.registry import check_batching, check_corpus, task_named
 from addnorm.tasks.task import Task
 from addnorm.tasks.whole_inputs import OfWholeInputs
-from addnorm.training.progress import text_progress
+from addnorm.training.progress import tell, text_progress
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, check_choice
-from addnorm.folding import tell
 from addnorm.generate.early_exit import EarlyExit, check_exits_early
 from addnorm.generate.rules import NO_RULES
 from addnorm.long_work import long_work
@@ -40,6 +39,7 @@ from addnorm.tasks.forecasting import naive_scores
 from addnorm.tasks.registry import check_corpus
 from addnorm.tasks.task import Evaluation, Task
 from addnorm.training.loggers import Journal
+from addnorm.training.progress import tell
 
 
 @dataclass(frozen=True)

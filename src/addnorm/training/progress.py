@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from addnorm.folding import tell
+from addnorm.folding import folded
 from addnorm.long_work import NarrowProgress, long_work, shown_after, shown_each_second, ticking
 from addnorm.training.callbacks import StepEvent, ValidationEvent
 
@@ -34,6 +34,11 @@ BETWEEN_VALIDATIONS = 5.0
 def shows_bars(console: Console) -> bool:
     """Whether a console shows progress bars: a terminal does, and a notebook with ipywidgets."""
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
+def tell(console: Console, line: str) -> None:
+    """Print a line, folded between words in a terminal."""
+    console.out(folded(line, console.width) if console.is_terminal else line, highlight=False)
 
 
 class ProgressBar:

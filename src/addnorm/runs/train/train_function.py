@@ -22,7 +22,6 @@ from addnorm.data.example import has_signals
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer, TokenizerConfig
 from addnorm.errors import InputError, Interrupted, path_of
-from addnorm.folding import tell
 from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.runs.files.folder import Saved, is_run
@@ -34,6 +33,7 @@ from addnorm.runs.train.train_run import TrainingSetup, fit
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.training.callbacks import Callback, check_callbacks
 from addnorm.training.loggers import LOG
+from addnorm.training.progress import tell
 from addnorm.training.settings import TrainConfig
 
 F = TypeVar("F", bound=Callable[..., object])

@@ -24,7 +24,6 @@ from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.shards.source import ShardedTexts
 from addnorm.errors import InputError
 from addnorm.files import read_json
-from addnorm.folding import tell
 from addnorm.models import Model
 from addnorm.parts import kind_of
 from addnorm.runs.encoded_data import read_data
@@ -91,7 +90,7 @@ from addnorm.training.parallel.launch import joined
 from addnorm.training.parallel.plan import share_of_machine
 from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, resolve_device
-from addnorm.training.progress import ProgressBar
+from addnorm.training.progress import ProgressBar, tell
 from addnorm.training.trainer import Trainer, Validation
 from addnorm.tuning.provider import check_choices
 
