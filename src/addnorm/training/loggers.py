@@ -14,6 +14,7 @@ from addnorm.errors import InputError, Interrupted, optional
 from addnorm.parts import Family, kind_of
 from addnorm.training.callbacks import (
     Callback,
+    Heard,
     OnSave,
     OnStep,
     OnValidation,
@@ -333,20 +334,32 @@ class MLflow:
         self.package = mlflow = config.package
         try:
             self.client = mlflow.MlflowClient(tracking_uri=config.tracking_uri)
-            self.run_id = self._resumed(config.experiment, run) or self._begun(config, run)
+            resumed = self._resumed(config.experiment, run)
+            self.run_id = resumed or self._begun(config, run)
+            self.heard = self._heard() if resumed else Heard()
         except mlflow.exceptions.MlflowException as error:
             raise InputError(f'train.logger = "mlflow": {error}') from error
 
     def _resumed(self, experiment: str, run: LoggedRun) -> str | None:
         """Continue the MLflow run that has our run's tag, if any; return its MLflow id."""
         there = self.client.get_experiment_by_name(experiment)
-        if there is None or not run.logged_step:
+        if there is None:
             return None
         same = f"tags.`{_TAG}` = '{run.id}'"
         runs = self.client.search_runs([there.experiment_id], same)
         for earlier in runs:
             self.client.update_run(earlier.info.run_id, status="RUNNING")
         return runs[0].info.run_id if runs else None
+
+    def _heard(self) -> Heard:
+        """The last step and validation that the server has: training may have ended amid a step."""
+        names = self.client.get_run(self.run_id).data.metrics
+        last: dict[bool, int] = {}
+        for is_score in (False, True):
+            name = next((name for name in names if name.startswith("valid_") == is_score), None)
+            points = self.client.get_metric_history(self.run_id, name) if name else ()
+            last[is_score] = max((point.step for point in points), default=0)
+        return Heard(last[False], last[True])
 
     def _begun(self, config: MLflowConfig, run: LoggedRun) -> str:
         """Begin an MLflow run with the recipe and the data as parameters; return its MLflow id."""
@@ -371,12 +384,14 @@ class MLflow:
         self.client.set_terminated(self.run_id, status=status)
 
     def on_step(self, event: StepEvent) -> None:
-        """Log the figures of a step."""
-        self._write(event.step, event.figures)
+        """Log the figures of a step that the server lacks."""
+        if event.step > self.heard.step:
+            self._write(event.step, event.figures)
 
     def on_validation(self, event: ValidationEvent) -> None:
-        """Log the scores of a validation."""
-        self._write(event.step, event.figures)
+        """Log the scores of a validation that the server lacks."""
+        if event.step > self.heard.validation:
+            self._write(event.step, event.figures)
 
     def _write(self, step: int, figures: Mapping[str, float]) -> None:
         now = time.time_ns() // 1_000_000

@@ -297,10 +297,14 @@ def test_a_logger_needs_a_folder() -> None:
         train(DecoderConfig(d_model=16), text(["abc"]), **options)
 
 
-def offline(logger: str, tmp_path: Path) -> Path:
-    """A run that breaks off after step 5 and is resumed from step 4, with a real logger."""
+def offline(logger: str, tmp_path: Path, *, told: bool = True) -> Path:
+    """A run that breaks off amid step 5 and is resumed from step 4, with a real logger.
+
+    Step 5 is in the log, and the logger has been `told` of it, or not yet.
+    """
+    loggers = [logger, FAILS_AT_5] if told else [FAILS_AT_5, logger]
     with pytest.raises(ZeroDivisionError):
-        trained(tmp_path, f"[{logger}, {FAILS_AT_5}]")
+        trained(tmp_path, f"[{', '.join(loggers)}]")
     run = trained(tmp_path, f"[{logger}, {FAKE}]", resume=True)
     SERVER.clear()
     return run
@@ -380,11 +384,14 @@ def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_mlflow(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [True, False])
+def test_mlflow(told: bool, tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    run = offline(f'{{kind = "mlflow", experiment = "e", tracking_uri = "{uri}"}}', tmp_path)
+    run = offline(
+        f'{{kind = "mlflow", experiment = "e", tracking_uri = "{uri}"}}', tmp_path, told=told
+    )
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("e")
     [logged] = client.search_runs([experiment.experiment_id])

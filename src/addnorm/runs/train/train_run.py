@@ -80,6 +80,7 @@ from addnorm.training.loggers import (
     LOG,
     LoggedRun,
     LoggerConfig,
+    MLflowConfig,
     TensorBoardConfig,
     build_logger,
     check_loggers,
@@ -550,5 +551,7 @@ def _logged_run(
         step=step,
         logged_step=before.step,
     )
-    # TensorBoard takes steps that are made again in place of those from before.
-    return run, Heard() if isinstance(logger, TensorBoardConfig) else before
+    # TensorBoard takes steps that are made again in place of those from before, and MLflow says
+    # which it has. The others are told once: a step amid which the process ended may be missing.
+    knows = isinstance(logger, TensorBoardConfig | MLflowConfig)
+    return run, Heard() if knows else before
