@@ -57,9 +57,19 @@ WIDER = {
         *MODELS,
     ),
     "nn/embed.py": ("tests/nn/test_per_layer_embedding.py", "tests/test_parts.py", *MODELS),
-    "nn/blocks.py": ("tests/nn/test_canon.py", "tests/test_parts.py", *MODELS),
-    "nn/attention/multihead.py": ("tests/generate/test_early_exit.py", *MODELS),
-    "nn/attention": ("tests/nn/attention/test_multihead.py", *MODELS),
+    "nn/blocks.py": (
+        "tests/nn/test_canon.py",
+        "tests/nn/test_layer_convolution.py",
+        "tests/test_parts.py",
+        *MODELS,
+    ),
+    "nn/attention/multihead.py": (
+        "tests/generate/test_early_exit.py",
+        "tests/nn/attention/test_core.py",
+        "tests/nn/test_splits.py",
+        *MODELS,
+    ),
+    "nn/attention": ("tests/nn/test_init.py", "tests/nn/attention/test_multihead.py", *MODELS),
     "nn/positions": (
         "tests/nn/attention/test_multihead.py",
         "tests/nn/attention/test_flex.py",

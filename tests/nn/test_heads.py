@@ -1,6 +1,8 @@
 """Heads: pooling that ignores padding, empty rows, and one logit per output."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,11 +15,13 @@ from tests.contracts import (
     named,
     started,
 )
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
+from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.context import Context
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.forecast import ForecastHeadConfig
@@ -33,6 +37,7 @@ from addnorm.nn.heads import (
     TokenHead,
     TokenHeadConfig,
     TransformConfig,
+    build_head,
 )
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.nn.vectors import VectorHeadConfig
@@ -158,3 +163,23 @@ def test_the_loss_of_a_span_by_hand() -> None:
             expected -= math.log(math.exp(text[place, column]) / sum(scores))
     loss = SpanHeadConfig().build(4, 2).loss_sum(outputs, targets, valid)
     assert float(loss) == pytest.approx(expected, rel=1e-12)
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """A head from outside with one output too few."""
+
+    task: ClassVar[str] = "tagging"
+
+    def build(self, d_model: int, n_outputs: int) -> nn.Module:
+        return PerToken(d_model, n_outputs - 1)
+
+
+class PerToken(nn.Linear):
+    def forward(self, x: Tensor, ctx: Context) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return super().forward(x)
+
+
+def test_a_head_from_outside_has_an_output_for_each_label() -> None:
+    with pytest.raises(InputError, match=r"gives \(2, 3, 4\), and must give \(2, 3, 5\)"):
+        build_head(Narrow(), 8, 5)

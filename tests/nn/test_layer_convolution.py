@@ -69,6 +69,23 @@ def test_the_first_layer_alone_has_it() -> None:
     assert "convolution" not in DecoderConfig().build(11).state_dict()
 
 
+def test_the_layer_adds_a_convolution_of_its_own_input() -> None:
+    config = EncoderConfig(
+        d_model=8, n_layers=2, attention=AttentionConfig(n_heads=2), head=HiddenHeadConfig(),
+        first_convolution=FIRST,
+    )  # fmt: skip
+    model, tokens = config.build(11).eval(), torch.tensor([[3, 5, 7, 1]])
+    first: Any = model.stack.blocks[0]
+    calls: list[tuple[torch.Tensor, ...]] = []
+    for part in (model.embed, first.feedforward_residual, first):
+        part.register_forward_hook(lambda _m, _i, out: calls.append(out))
+    model(tokens)
+    x, y, out = calls
+    ctx = Context.over(x, Full())
+    assert_close(out, first.convolution(x, y, ctx))
+    assert not torch.allclose(out, first.convolution(y, y, ctx))
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [

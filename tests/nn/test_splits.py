@@ -12,6 +12,9 @@ from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.norms import RMSNorm
 from addnorm.nn.splits import OUTPUT, WHOLE_INPUT, Split, Splits, declared_splits
 
+WHOLE = {"Convolution", "GatedConvolution", "GatedDelta", "Mamba2", "Recurrent", "MixtureOfExperts"}
+"""What has linear maps and declares no split: every process has them whole, or whole experts."""
+
 
 def test_a_class_from_outside_does_not_inherit_the_splits_of_ours() -> None:
     class Changed(SDPACore):
@@ -49,10 +52,15 @@ def test_every_split_names_what_its_part_has() -> None:
     around = tuple((axis, USUAL[axis]) for axis in AROUND_MIXERS)
     cells += [Cell(family="decoder", parts=around, mixer=mixer) for mixer in MIXERS]
     declared, present = set[tuple[str, str]](), set[tuple[str, str]]()
+    undeclared = set[str]()
     for cell in cells:
         if cell.refusal():
             continue
         for module in build(cell.config()).modules():
+            if declared_splits(module) is None and any(
+                isinstance(child, nn.Linear) for child in module.children()
+            ):
+                undeclared.add(type(module).__name__)
             for name, split in (declared_splits(module) or {}).items():
                 declared.add((type(module).__name__, name))
                 assert split.units is None or getattr(module, split.units) > 0
@@ -63,3 +71,4 @@ def test_every_split_names_what_its_part_has() -> None:
     missing = {part for part in declared - present if part[1] not in (OUTPUT, WHOLE_INPUT)}
     assert missing <= optional
     assert len(present) > 30
+    assert undeclared == WHOLE

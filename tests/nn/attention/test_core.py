@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,11 +14,19 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 
-from addnorm.nn.attention import CoreConfig, EagerCore, EagerCoreConfig, FlexCore, SDPACore
+from addnorm.nn.attention import (
+    CoreConfig,
+    EagerCore,
+    EagerCoreConfig,
+    FlexCore,
+    SDPACore,
+    multihead,
+)
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.nn.masks import Causal, Dense, Full, Padding, Segments, Window
 from addnorm.nn.positions.position import Bias
+from addnorm.nn.types import HeadShape
 
 BATCH, HEADS, WIDTH = 2, 4, 8
 VALID = torch.tensor(
@@ -265,3 +275,24 @@ def test_autocast_takes_plain_products_of_short_texts(
         )
     for a, b in zip(got, wanted, strict=True):
         assert (a.double() - b).norm() <= 2e-2 * b.norm()
+
+
+class Recorder(EagerCore):
+    """A core from outside that keeps the shapes it is called with."""
+
+    seen: ClassVar[list[tuple[torch.Size, ...]]] = []
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+        self.seen.append((q.shape, k.shape, v.shape))
+        return super().forward(q, k, v, *rest)
+
+
+@dataclass(frozen=True)
+class RecorderConfig:
+    def build(self, heads: HeadShape, score: nn.Module, dropout: float, layer: int) -> nn.Module:
+        return Recorder(score, dropout=dropout)
+
+
+def test_a_core_from_outside_is_tried_with_the_heads_of_its_layer() -> None:
+    multihead.build_core(RecorderConfig(), HeadShape(6, 2, 4), DotProduct(0.5), 0.0, 0)
+    assert Recorder.seen[-1] == ((2, 6, 3, 4), (2, 2, 3, 4), (2, 2, 3, 4))
