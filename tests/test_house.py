@@ -229,6 +229,21 @@ def test_tasks_and_media_are_asked_not_compared_by_name() -> None:
     assert not {name: n for name, n in compared.items() if n}
 
 
+def test_commands_use_a_trained_model_by_its_methods() -> None:
+    """Python has what the command line has: the functions that commands import only format."""
+    functions = {
+        alias.name
+        for path in SOURCES
+        if _name(path).startswith("cli/")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        and str(node.module).startswith("addnorm.runs.inference")
+        for alias in node.names
+        if alias.name.islower()
+    }
+    assert functions == {"as_json", "pieces_of", "row_of", "whole_conversation"}
+
+
 def test_nn_imports_nothing_that_starts_a_process_or_opens_a_file() -> None:
     """What it does is watched in `nn/test_choices.py`."""
     banned = {"concurrent", "io", "multiprocessing", "os", "pathlib", "shutil", "subprocess"}

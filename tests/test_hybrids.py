@@ -38,6 +38,7 @@ PATTERNS = {
     "heads": f'[{{pattern = {{kind = "window", size = 3}}}}, {{attention = {WIDE}}}]',
     "mixture": '[{}, {feedforward = {kind = "moe", n_experts = 2}}]',
     "feedforward": '[{}, {feedforward = {kind = "mlp", d_ff = 24, activation = "gelu_tanh"}}]',
+    "absent": '[{feedforward = {kind = "none"}}, {attention = {kind = "none"}}]',
     "norms": '[{}, {norm = {kind = "rmsnorm", eps = 1e-5}}]',
 }
 """Layers that differ in each of their parts, as a recipe has them."""
@@ -246,7 +247,7 @@ READERS: dict[str, Callable[[Run, Path], None]] = {
 REFUSALS: dict[tuple[str, str], str] = {
     ("compile", "recurrence"): r"layer 0 has a Recurrent",
     ("compile", "delta"): r"in layer 0 a GatedDelta reads",
-    ("prune heads", "heads"): r"of 1 in a layer: there is only one",
+    ("prune heads", "heads"): r"of 1 in stack\.blocks\.1\.attention: there is only one",
     ("prune feedforward", "mixture"): r"stack\.blocks\.1\.feedforward is MixtureOfExperts",
     **{("export hf", name): r"layer [01] has the" for name in PATTERNS},
     ("export hf", "delta"): r"no family can express this model",

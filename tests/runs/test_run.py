@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.runs.tiny import train_tiny
 from tests.test_house import write_gpt2
 
 import addnorm as an
+from addnorm.cli.main import status
 from addnorm.data import Labelled
 from addnorm.data.ids.framing import encode_for_task
 from addnorm.data.readers.constructors import labelled, text
@@ -54,6 +56,22 @@ def test_pieces_join_to_the_whole(run_of: RunOf) -> None:
     assert "".join(pieces) == run.generate("To be", seed=5, max_new_tokens=20)
     with pytest.raises(InputError, match="stream without beams"):
         run.stream("To be", beams=2)
+
+
+def test_drafts_change_no_text(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], run_of: RunOf
+) -> None:
+    run = Run.open(train_tiny(tmp_path, "language", **{"model.mtp": "{depth = 2}"}))
+    options: dict[str, Any] = {"beams": 1, "max_new_tokens": 12}
+    plain = run.generate("To be", **options)
+    [[written]] = run.write(["To be"], compiled=run.speculation(), **options)
+    assert written.text == plain
+    assert "".join(run.stream("To be", compiled=run.speculation(), **options)) == plain
+    words = ["--prompt", "To be", "--beams", "1", "--max-new-tokens", "12", "--speculate"]
+    assert status(["generate", str(run.folder), *words]) == 0
+    assert capfd.readouterr().out.strip("\n") == plain.strip("\n")
+    with pytest.raises(InputError, match=r"model\.mtp"):
+        Run.open(run_of("language")).speculation()
 
 
 def test_translations(run_of: RunOf) -> None:

@@ -1,7 +1,7 @@
 """`addnorm classify`: predict the class of each line, or the tag of each word."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,14 +11,17 @@ from cyclopts import Parameter
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, media_files, pair_of
 from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named
 from addnorm.errors import InputError
-from addnorm.runs.options import Aggregation, LabelOptions
+from addnorm.runs.options import LineOptions
 
 if TYPE_CHECKING:
     from addnorm.runs.inference.results import LineAnswer
     from addnorm.runs.run import Run
 
 
-ANY_LABELS: LabelOptions = {}
+ANY_LABELS: LineOptions = {}
+
+CHOOSE = ("labels", "hypothesis")
+"""The options of labels that a model chooses between."""
 
 Answer = tuple[str, dict[str, Any]]
 """The line for an input, and its figures for a line of JSON."""
@@ -28,8 +31,7 @@ def classify(
     run: Path,
     *files: Files,
     pairs: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    labels: Annotated[LabelOptions, GROUP] = ANY_LABELS,
-    aggregation: Annotated[Aggregation | None, Parameter(show_default=False)] = None,
+    labels: Annotated[LineOptions, GROUP] = ANY_LABELS,
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
     reading: Reading = STRICT,
     where: Where = ANYWHERE,
@@ -65,9 +67,6 @@ def classify(
         series.
     pairs
         Each line is two texts with a tab between them, read together.
-    aggregation
-        Name entities, of tokens as they are (simple), or of words, which are tagged by their first
-        token, by the mean of their tokens or by the surest one (first, average, max).
     json_lines
         Write JSON lines: the label and the probability of every class, or the words and the tags,
         or the entities with their places, or the numbers.
@@ -78,17 +77,11 @@ def classify(
 
     def answer(first: int, lines: list[str]) -> "list[LineAnswer]":
         group = [pair_of(line, n) for n, line in enumerate(lines, first + 1)] if pairs else lines
-        if aggregation is not None:
-            from addnorm.runs.inference.entities import entity_lines
-
-            return entity_lines(opened, group, aggregation, first)
         return opened.classify_lines(group, first=first, **labels)
 
-    if aggregation is not None and labels:
-        raise InputError("--aggregation is for the tags of words: leave out the options of labels")
     if opened.reads_files or opened.reads_tables:
-        of_text = ANY_LABELS if opened.reads_files else labels
-        _check_files(run, of_text, pairs=pairs, entities=aggregation is not None)
+        chosen = {} if opened.reads_files else {name: labels.get(name) for name in CHOOSE}
+        _check_files(run, {"pairs": pairs, **chosen, "aggregation": labels.get("aggregation")})
     if opened.reads_files:
         answers = _of_files(opened, files, labels, reading)
     elif opened.reads_tables:
@@ -100,16 +93,14 @@ def classify(
         print(json.dumps(figures, ensure_ascii=False) if json_lines else plain, flush=True)
 
 
-def _check_files(run: Path, labels: LabelOptions, *, pairs: bool, entities: bool) -> None:
+def _check_files(run: Path, given: Mapping[str, object]) -> None:
     """Raise `InputError` for options of text if the model reads files."""
-    given = [f"--{name}" for name in ("labels", "hypothesis") if labels.get(name)]
-    given += ["--aggregation"] * entities
-    if wrong := [*(["--pairs"] if pairs else []), *given]:
+    if wrong := [f"--{name}" for name, value in given.items() if value]:
         raise InputError(f"{run}: it reads one file at a time: leave out {', '.join(wrong)}")
 
 
 def _of_files(
-    opened: "Run", files: tuple[Path, ...], labels: LabelOptions, reading: Reading
+    opened: "Run", files: tuple[Path, ...], labels: LineOptions, reading: Reading
 ) -> Iterator[Answer]:
     """Yield the class of each file with the file's name, as text and as JSON fields."""
     paths, skipped = media_files(files, reading)

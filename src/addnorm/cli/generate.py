@@ -79,9 +79,7 @@ class Speed(InProcesses):
                 "--speculate runs every layer as it is: leave --exit and --compile out"
             )
         if self.speculate:
-            from addnorm.runs.inference.text import speculation
-
-            return speculation(run)
+            return run.speculation()
         if not self.compile:
             return None
         with working("compiling, once for this kind of model"):

@@ -148,11 +148,11 @@ def quantize(
         check_picture(plot, "--plot")
     if (out is None) != sweep:
         raise InputError(
-            "a sweep writes no folder: leave --out away" if sweep else "--out is missing: a folder"
+            "a sweep writes no folder: leave out --out" if sweep else "--out is missing: a folder"
         )
     import_named(imports)
     if sweep and (scheme != INT8 or options.keep_worst):
-        raise InputError("a sweep measures every scheme: leave the options of one away")
+        raise InputError("a sweep measures every scheme: leave out the options of one")
     opened = ON_CPU.open(run, fields)
     from addnorm.cli.terminal import console
     from addnorm.runs.rewriting.quantize import quantize_run, sweep_run

@@ -147,7 +147,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of each text: its tokens, the new ones among them, and their largest number.
+    """The number of tokens of each text, how many of them are new, and the most there may be.
 
     A prompt counts towards `length`, as the start of a translation does.
     """

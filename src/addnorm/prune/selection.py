@@ -55,7 +55,6 @@ def importance(
     sums over the targets of a batch; the loss of an example is the sum over its own.
     """
     model.eval()
-    device = next(model.parameters()).device
     first = next(model.parameters())
     device, dtype = first.device, first.dtype
     totals = {
@@ -87,8 +86,7 @@ def kept_units(units: Sequence[Units], scores: Importance, share: float, option:
 
     Each sublayer is ranked separately and keeps the same number of units; sublayers that share one
     table of position biases are ranked together, the importances of each layer normalised by their
-    Euclidean length (Michel et al. 2019, §2.3). Raises `InputError` for a share that removes none
-    or all.
+    Euclidean length (Michel et al. 2019, §2.3). Raises `InputError` as `n_kept` does.
     """
     selected: dict[str, tuple[int, ...]] = {}
     for sublayer in units:
@@ -96,12 +94,13 @@ def kept_units(units: Sequence[Units], scores: Importance, share: float, option:
         together = [sublayer] if table is None else [u for u in units if u.table is table]
         total = torch.stack([F.normalize(scores[u.path], dim=0) for u in together]).sum(0)
         order = total.argsort(descending=True, stable=True).tolist()
-        selected[sublayer.path] = tuple(sorted(order[: n_kept(sublayer.n, share, option)]))
+        n = n_kept(sublayer.n, share, option, sublayer.path)
+        selected[sublayer.path] = tuple(sorted(order[:n]))
     return selected
 
 
-def n_kept(n: int, share: float, option: str) -> int:
-    """The number of units to keep out of `n`.
+def n_kept(n: int, share: float, option: str, path: str = "a layer") -> int:
+    """The number of units to keep out of the `n` of the sublayer at this path.
 
     Raises `InputError` for a share that removes none or all.
     """
@@ -112,7 +111,7 @@ def n_kept(n: int, share: float, option: str) -> int:
         nearest = 1 / n if removed == 0 else (n - 1) / n
         what = "no group or row" if removed == 0 else "every group or row"
         more = "there is only one" if n == 1 else f"the nearest share is {nearest:.3g}"
-        raise InputError(f"`{option} = {share:g}` removes {what} of {n} in a layer: {more}")
+        raise InputError(f"`{option} = {share:g}` removes {what} of {n} in {path}: {more}")
     return n - removed
 
 

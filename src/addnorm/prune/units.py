@@ -19,7 +19,7 @@ from addnorm.nn.convolution import Convolution
 from addnorm.nn.delta import GatedDelta
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.mamba import Mamba2
-from addnorm.nn.no_sublayer import NoMixer
+from addnorm.nn.no_sublayer import NoFeedForward, NoMixer
 from addnorm.nn.positions.alibi import ALiBi
 from addnorm.nn.positions.kerple import KERPLE
 from addnorm.nn.positions.learned import Learned
@@ -109,16 +109,25 @@ def _check_unused(model: Model, groups: Sequence[Units]) -> None:
 
 
 def feedforward_rows(model: Model) -> list[Units]:
-    """The rows of every feed-forward. Raises `InputError` for one whose rows cannot be removed."""
+    """The rows of every feed-forward; a layer of a mixer alone has none.
+
+    Raises `InputError` for a feed-forward whose rows cannot be removed, and where there is none.
+    """
     rows: list[Units] = []
+    absent: list[tuple[str, nn.Module]] = []
     for name, stack in stacks_of(model).items():
         for i, block in enumerate(stack.blocks):
             feedforward, path = block.feedforward, f"{name}.blocks.{i}.feedforward"
+            if isinstance(feedforward, NoFeedForward):
+                absent.append((path, feedforward))
+                continue
             if type(feedforward) not in (FeedForward, GatedFeedForward):
                 raise _refusal("feedforward", path, feedforward, "mlp and gated layers can")  # pyright: ignore[reportArgumentType]
             down = feedforward.down_proj  # pyright: ignore[reportAttributeAccessIssue]
             n = down.in_features  # pyright: ignore[reportAttributeAccessIssue]
             rows.append(Units(path=path, n=n, width=1, projection=down))  # pyright: ignore[reportArgumentType]
+    if absent and not rows:
+        raise _refusal("feedforward", *absent[0], "mlp and gated layers can")
     return rows
 
 

@@ -152,6 +152,15 @@ the mean of their probabilities, or of the token with the largest probability.
 """
 
 
+class LineOptions(LabelOptions, total=False):
+    """Which labels or entities a text has."""
+
+    aggregation: Aggregation | None
+    """Name entities, of tokens as they are (simple), or of words, which are tagged by their first
+    token, by the mean of their tokens or by the surest one (first, average, max).
+    """
+
+
 class ClassifyOptions(LabelOptions, BatchOptions, total=False):
     """Which labels a text has, and how many texts are computed at a time."""
 

@@ -23,6 +23,7 @@ from addnorm.runs.evaluation import Evaluation, check_early, evaluate_on, evalua
 from addnorm.runs.export import export_run
 from addnorm.runs.inference.chat import Messages, conversations, is_conversation, template_of
 from addnorm.runs.inference.decoding import chosen_decoding
+from addnorm.runs.inference.entities import answer_lines
 from addnorm.runs.inference.forecast import forecast
 from addnorm.runs.inference.labelled_pictures import classify_files
 from addnorm.runs.inference.masked_tokens import check_fills, fill
@@ -46,12 +47,12 @@ from addnorm.runs.inference.text import (
     check_follows,
     check_use,
     classify,
-    classify_lines,
     compiled,
     embed,
     ends_of,
     hidden_states,
     predict,
+    speculation,
     tag,
     write,
     write_as_it_comes,
@@ -69,6 +70,7 @@ from addnorm.runs.options import (
     Form,
     GenerateOptions,
     LabelOptions,
+    LineOptions,
     PoolingOptions,
     Split,
     TranscribeOptions,
@@ -109,13 +111,8 @@ class Run(TrainedModel):
         Hugging Face folder. Raises `InputError` if the folder is not a model folder or is
         damaged, or if training is unfinished.
         """
-        opened = open_model(
-            path_of(folder),
-            overrides,
-            device=device_named(device),
-            dtype=None if dtype is None else dtype_named(dtype),
-            pickled=pickled,
-        )
+        place, kind = device_named(device), None if dtype is None else dtype_named(dtype)
+        opened = open_model(path_of(folder), overrides, device=place, dtype=kind, pickled=pickled)
         return cls.of(opened).to(weights=weights)
 
     @classmethod
@@ -179,7 +176,7 @@ class Run(TrainedModel):
         """As `generate`, with the score of each text, why it ended, and all of the `n_best`.
 
         Conversations are answered. `first` is the number of texts before these, for messages and
-        seeds; `compiled` takes the place of the model: `run.compiled()` or `run.early_exit(rule)`.
+        seeds; `compiled` takes the place of the model: such as `run.compiled()`.
         Each text follows the `grammar`. Raises `InputError` as `generate` does.
         """
         most, stop = ends_of(options)
@@ -235,13 +232,9 @@ class Run(TrainedModel):
         be read, which is then left out; by default it is raised, as for a model of another task.
         """
         speech = speech_of(options)
+        paths, chosen = [*map(path_of, files)], chosen_decoding(self, decoding, options)
         return transcribe_files(
-            self,
-            [path_of(file) for file in files],
-            chosen_decoding(self, decoding, options),
-            speech=speech,
-            max_new_tokens=max_new_tokens,
-            skipped=skipped,
+            self, paths, chosen, speech=speech, max_new_tokens=max_new_tokens, skipped=skipped
         )
 
     @known_keywords
@@ -276,6 +269,13 @@ class Run(TrainedModel):
         exits = EarlyExit(exit_rule(rule))
         check_early(self)
         return exits
+
+    def speculation(self) -> Compiled:
+        """The model with its own drafts, for `write` and `stream`: faster, with the same texts.
+
+        Raises `InputError` without multi-token prediction, or where a token cannot be forgotten.
+        """
+        return speculation(self)
 
     # Chat.
 
@@ -361,10 +361,10 @@ class Run(TrainedModel):
 
     @known_keywords
     def classify_lines(
-        self, texts: Several, *, first: int = 0, **options: Unpack[LabelOptions]
+        self, texts: Several, *, first: int = 0, **options: Unpack[LineOptions]
     ) -> list[LineAnswer]:
         """The class, labels, numbers or tags of each text, as `addnorm classify` writes them."""
-        return classify_lines(self, listed(texts, pairs=True), first, **options)
+        return answer_lines(self, listed(texts, pairs=True), first, **options)
 
     @known_keywords
     def classify_files(

@@ -391,7 +391,7 @@ def stacks_of(student: nn.Module, teacher: nn.Module) -> dict[str, tuple[Stack, 
 
 
 def _paired(student: Stack, teacher: Stack) -> Iterator[tuple[int, int, nn.Module, nn.Module]]:
-    """Yield each student layer that learns: its number, of how many, itself, its teacher layer."""
+    """Yield for each student layer: its number, the number of layers, the layer, its teacher."""
     n, of = len(student.blocks), len(teacher.blocks)
     for i, block in enumerate(student.blocks):
         yield i, n, block, teacher.blocks[teacher_layer(i, n, of)]

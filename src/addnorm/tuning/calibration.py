@@ -348,13 +348,13 @@ def rounds_of(works: Mapping[str, Work], clock: Clock, until: float) -> dict[str
 
 
 def running(works: Mapping[str, Work]) -> dict[str, Work]:
-    """Run each work once, and return those that succeed. Raises an error of the first one."""
+    """Run each function once, and return those that succeed. Raises an error of the first one."""
     own = next(iter(works))
     return {name: work for name, work in works.items() if _runs(work, needed=name == own)}
 
 
 def _runs(work: Work, *, needed: bool) -> bool:
-    """Run a work, and return whether it succeeded. Raises its error if it is needed."""
+    """Run a function, and return whether it succeeded. Raises its error if it is needed."""
     try:
         work()
     except Exception:

@@ -77,6 +77,15 @@ def test_the_command(addnorm: Command, tagger: Path, tmp_path: Path) -> None:
     assert "max" in err
 
 
+def test_python_has_the_lines_of_the_command(tagger: Path) -> None:
+    run = Run.open(tagger)
+    [line] = run.classify_lines(["adasby lives in new york"], aggregation="first")
+    [expected] = entities(run, ["adasby lives in new york"], "first")
+    assert line.plain == ", ".join(f"{e.label}: {e.text}" for e in expected)
+    with pytest.raises(InputError, match=r"`aggregation` .*: leave out `threshold`"):
+        run.classify_lines(["ada"], aggregation="first", threshold=0.3)
+
+
 def test_other_ways_are_rejected(tagger: Path) -> None:
     with pytest.raises(InputError, match="Did you mean 'max'"):
         entities(Run.open(tagger), ["ada"], "mix")  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ def test_a_path_changes_the_part_of_one_layer(tmp_path: Path) -> None:
     assert own_parts(model) == [{"attention": RecurrentConfig()}, {}, {}]
 
 
-def test_a_path_beyond_the_pattern_writes_out_every_layer(tmp_path: Path) -> None:
+def test_a_path_changes_no_other_layer_of_a_repeated_pattern(tmp_path: Path) -> None:
     given = {"model.n_layers": "3", "model.layer_pattern": WINDOWS}
     model = model_with(tmp_path, "layer_pattern.2.feedforward.d_ff=24", **given)
     window, whole, changed_layer = own_parts(model)
@@ -72,9 +72,10 @@ def test_a_path_beyond_the_pattern_writes_out_every_layer(tmp_path: Path) -> Non
     assert changed_layer["pattern"] == window["pattern"]
     assert changed_layer["feedforward"].d_ff == 24
     model = model_with(tmp_path, "layer_pattern.0.attention.n_kv_heads=1", **given)
-    first, second = own_parts(model)
+    first, *others = own_parts(model)
     assert first["attention"].pattern == window["pattern"]
-    assert second == {}
+    assert first["attention"].n_kv_heads == 1
+    assert others == [{}, window]
 
 
 def test_a_path_changes_a_layer_of_the_decoder_alone(tmp_path: Path) -> None:
@@ -145,7 +146,7 @@ def test_depth(tmp_path: Path) -> None:
         ("attention.n_kv_heads=0", "`sets` attention.n_kv_heads"),
         ("feedforward=lstm", "Valid: mlp, gated, clamped, moe"),
         ('position={kind = "rotary", thta = 5}', "Did you mean 'theta'?"),
-        ("layer_pattern.1.norm=rmsnorm", "layer_pattern.1.norm: there are layers 0 to 0"),
+        ("layer_pattern.1.norm=rmsnorm", "layers are counted from 0, and there are 1"),
         ("layer_pattern.first.norm=rmsnorm", "name a layer, counted from 0, and a part"),
         ("layer_pattern.0.nrm=rmsnorm", "Did you mean 'norm'?"),
         ("layer_pattern=[{}, {}]", "`sets` layer_pattern: model.layer_pattern has 2 entries, and"),

@@ -141,7 +141,7 @@ UNDER_OTHER_TYPES = {"xlm-roberta": "own_code"}
 
 
 def families_under(model_type: str) -> Iterator[Family]:
-    """The families whose files have this `model_type` of another."""
+    """The families whose files name another family, of this `model_type`."""
     if model_type in UNDER_OTHER_TYPES:
         for value in vars(import_module(f"{__name__}.{UNDER_OTHER_TYPES[model_type]}")).values():
             if isinstance(value, Family) and value.published_as.get("model_type") == model_type:

@@ -176,7 +176,7 @@ def moved(
 
 @config
 class ExamplesConfig:
-    """For images: `size` of them to a batch, in training moved at random by up to `shift` pixels.
+    """Batches of `size` images; in training, each is moved at random by up to `shift` pixels.
 
     The images of a batch have one size; where there are several, `pixels` bounds its cost. Leave
     pixels that are shuffled, by `data.permute_seed`, where they are.

@@ -33,7 +33,7 @@ class Tokenizers:
         return Tokenizers(source, source if shared else self.target.lowercased(lowercase))
 
     def beginning(self, begins: tuple[int, ...] | None) -> "Tokenizers":
-        """Return the same tokenizers, which put these ids before a text to continue."""
+        """Return these tokenizers with other ids before a text to continue."""
         source = self.source.beginning(begins)
         shared = self.target is self.source
         return Tokenizers(source, source if shared else self.target.beginning(begins))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import get_args
+from typing import Unpack, get_args
 
 import torch
 from jaxtyping import Float
@@ -12,10 +12,10 @@ from addnorm.data.ids.framing import around
 from addnorm.errors import InputError, check_choice
 from addnorm.nn.crf import CRFHead
 from addnorm.nn.functional import at_least_float32
-from addnorm.runs.inference.results import LineAnswer
+from addnorm.runs.inference.results import LineAnswer, TextPair
 from addnorm.runs.inference.shortening import ids_as_shortened
-from addnorm.runs.inference.text import batch_logits, check_use
-from addnorm.runs.options import Aggregation
+from addnorm.runs.inference.text import batch_logits, check_use, classify_lines
+from addnorm.runs.options import Aggregation, LabelOptions
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.span_extraction import offsets_of
 from addnorm.tasks.tagging import Tagging
@@ -66,10 +66,23 @@ def entities(
     ]
 
 
-def entity_lines(
-    run: TrainedModel, texts: Sequence[object], aggregation: Aggregation, first: int = 0
+def answer_lines(
+    run: TrainedModel,
+    texts: Sequence[str] | Sequence[TextPair],
+    first: int = 0,
+    *,
+    aggregation: Aggregation | None = None,
+    **options: Unpack[LabelOptions],
 ) -> list[LineAnswer]:
-    """The entities of each text for `addnorm classify`: `label: text`, with commas between."""
+    """Answer as `classify_lines` does, or with `aggregation` by entities, as `label: text`.
+
+    Raises `InputError` as both do, and for options of labels where entities are named.
+    """
+    if aggregation is None:
+        return classify_lines(run, texts, first, **options)
+    if options:
+        names = ", ".join(f"`{name}`" for name in options)
+        raise InputError(f"`aggregation` is for the tags of words: leave out {names}")
     sentences = [text for text in texts if isinstance(text, str)]
     if len(sentences) < len(texts):
         raise InputError(f"{run.name}: a tagging model reads one sentence: give no pairs")

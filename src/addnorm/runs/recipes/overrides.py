@@ -111,10 +111,10 @@ LAYER_PATTERNS = ("layer_pattern", "decoder_layer_pattern")
 
 
 def _write_layer(tree: dict[str, Any], model: ModelConfig, path: Sequence[str]) -> None:
-    """Write out a layer's part, so that a path such as `layer_pattern.1.norm` can change it.
+    """Write out every layer, so that a path such as `layer_pattern.1.norm` changes that one alone.
 
-    An entry beyond the last is the layer's: all layers are written out. A part that the layer does
-    not have itself is first the model's. Raises `InputError` for a layer that there is not.
+    A part that the layer does not have itself is first the model's. Raises `InputError` for a layer
+    that there is not.
     """
     name, number, *part = path
     of_decoder = name.startswith("decoder_")
@@ -123,10 +123,9 @@ def _write_layer(tree: dict[str, Any], model: ModelConfig, path: Sequence[str]) 
     if not number.isdecimal() or not part:
         raise InputError(f"{where}: name a layer, counted from 0, and a part: {name}.0.norm=…")
     if int(number) >= depth:
-        raise InputError(f"{where}: there are layers 0 to {depth - 1}")
+        raise InputError(f"{where}: layers are counted from 0, and there are {depth}")
     pattern: list[dict[str, Any]] = tree[name] or (of_decoder and tree["layer_pattern"]) or [{}]
-    if not tree[name] or int(number) >= len(pattern):
-        tree[name] = [deepcopy(pattern[i % len(pattern)]) for i in range(depth)]
+    tree[name] = [deepcopy(pattern[i % len(pattern)]) for i in range(depth)]
     entry, field = tree[name][int(number)], part[0]
     if entry.get(field) is None and field in tree:
         own = tree.get(f"decoder_{field}") if of_decoder else None

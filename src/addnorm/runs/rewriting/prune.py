@@ -16,7 +16,7 @@ from addnorm.long_work import long_work
 from addnorm.models import Model, refuse_dual
 from addnorm.nn.blocks import check_unshared
 from addnorm.prune.pruned_model import Pruning, keep_weights, smaller_config
-from addnorm.prune.selection import importance, kept_layers, kept_units
+from addnorm.prune.selection import importance, kept_layers, kept_units, n_kept
 from addnorm.prune.units import Units, feedforward_rows, head_groups, stacks_of
 from addnorm.runs.evaluation import EvaluationData, write_validation
 from addnorm.runs.files.lock import locked_empty
@@ -110,12 +110,18 @@ def prune_run(
 
 
 def _units(model: Model, options: PruneOptions) -> dict[str, list[Units]]:
-    """The prunable units of each kind that is to be pruned."""
+    """The prunable units of each kind that is to be pruned.
+
+    Raises `InputError`, before anything is measured, for a share that removes none or all of them.
+    """
     units: dict[str, list[Units]] = {}
     if options.heads is not None:
         units["heads"] = head_groups(model)
     if options.feedforward is not None:
         units["feedforward"] = feedforward_rows(model)
+    for kind, of_kind in units.items():
+        for sublayer in of_kind:
+            n_kept(sublayer.n, getattr(options, kind), kind, sublayer.path)
     return units
 
 

@@ -91,7 +91,7 @@ Raises `InputError` if it cannot be split among them.
 
 @dataclass(frozen=True, kw_only=True)
 class Plans:
-    """The best plan for each split of the cards: those that fit by time, then others by memory.
+    """The best plan for each split of the cards, sorted: first those that fit, by their time.
 
     `refused` says why a model is not split among so many processes of `tensor`.
     """
