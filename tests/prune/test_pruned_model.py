@@ -287,6 +287,19 @@ def test_parts_that_cannot_be_pruned_are_rejected_by_name(
         pruned(config, model, pruning_of(model, **options)[0])
 
 
+@pytest.mark.parametrize("position", [RotaryConfig(), T5BiasConfig(), ALiBiConfig()])
+def test_layers_that_are_left_may_all_lack_attention(position: Any) -> None:
+    """Positions for heads, which no layer uses any more, change nothing."""
+    recurrent = (LayerConfig(), LayerConfig(attention=RecurrentConfig()))
+    config = DecoderConfig(**{**SIZES, "n_layers": 2}, position=position, layer_pattern=recurrent)
+    model = built(config)
+    pruning = Pruning(layers={"stack": (1,)})
+    new = pruned(config, model, pruning)
+    left, old = (stacks_of(one)["stack"].blocks for one in (new, model))
+    expected = old[1].state_dict()
+    assert all(weight.equal(expected[name]) for name, weight in left[0].state_dict().items())
+
+
 @pytest.mark.parametrize(
     "position", [T5BiasConfig(), ALiBiConfig(), KERPLEConfig(), TransformerXLConfig()]
 )

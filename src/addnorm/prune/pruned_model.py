@@ -14,6 +14,7 @@ from addnorm.models import DecoderConfig, EncoderDecoderConfig, Model, ModelConf
 from addnorm.models.ledger import Item, equal, items_of, shown
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.positions.position import Position
 from addnorm.prune.selection import Kept, n_kept
 
 OF_HEADS = {
@@ -143,7 +144,10 @@ def keep_weights(old: Model, new: Model, pruning: Pruning) -> None:
     in its place, such as one that depends on the number of layers.
     """
     origin, cuts, sources = _origin(new, pruning), _cuts(old, pruning), _tensors(old)
+    idle = _idle_positions(new)
     for name, target in _tensors(new).items():
+        if name.startswith(idle):
+            continue
         source = sources.get(origin(name))
         if source is None:
             raise InputError(f"`layers`: the old model has no {origin(name)}, which {name} needs")
@@ -155,7 +159,20 @@ def keep_weights(old: Model, new: Model, pruning: Pruning) -> None:
                 f"{name} would have shape {list(source.shape)}, and needs {list(target.shape)}"
             )
         target.copy_(source)
-    _check_same_function(old, new, origin)
+    _check_same_function(old, new, origin, idle)
+
+
+def _idle_positions(model: Model) -> tuple[str, ...]:
+    """The prefixes of positions that act in attention alone, in a model where no layer has them."""
+    modules = [*model.named_modules(remove_duplicate=False)]
+    in_layers = {id(module) for path, module in modules if ".blocks." in path}
+    return tuple(
+        f"{path}."
+        for path, module in modules
+        if isinstance(module, Position)
+        and type(module).embed is Position.embed
+        and id(module) not in in_layers
+    )
 
 
 def _origin(new: Model, pruning: Pruning) -> Callable[[str], str]:
@@ -220,10 +237,14 @@ def _cuts(old: Model, pruning: Pruning) -> Mapping[int, tuple[int, Tensor]]:
     return cuts
 
 
-def _check_same_function(old: Model, new: Model, origin: Callable[[str], str]) -> None:
+def _check_same_function(
+    old: Model, new: Model, origin: Callable[[str], str], idle: tuple[str, ...]
+) -> None:
     """Raise `InputError` for a setting of the new model that differs from the old one's."""
     for item in items_of(new):
         if item.kind in ("parameter", "buffer") or item.name in SIZES:
+            continue
+        if f"{item.path}.".startswith(idle):
             continue
         path = origin(item.path)
         before = Item(old.get_submodule(path), path, item.name)

@@ -176,8 +176,8 @@ class Run(TrainedModel):
         """As `generate`, with the score of each text, why it ended, and all of the `n_best`.
 
         Conversations are answered. `first` is the number of texts before these, for messages and
-        seeds; `compiled` takes the place of the model: such as `run.compiled()`.
-        Each text follows the `grammar`. Raises `InputError` as `generate` does.
+        seeds; `compiled` takes the place of the model, such as `run.compiled()` or
+        `run.speculation()`. Each text follows the `grammar`. Raises `InputError` as `generate` does.
         """
         most, stop = ends_of(options)
         chosen = chosen_decoding(self, decoding, options)

@@ -36,6 +36,9 @@ batching = { kind = "tokens", tokens = 32 }
 """
 
 
+LATENT = '{kind = "latent", n_heads = 2, rank = 4, d_content = 4, d_position = 4, d_value = 4}'
+
+
 def told(recipe: Path, **fields: str) -> str:
     """What is said before training."""
     console = quiet()
@@ -175,6 +178,15 @@ def test_a_probable_mistake_gives_one_warning(
         ("tagging", {"tokenizer__vocab_size": "8000", "train__batching__tokens": "61"}),  # usual
         ("classification", {"model__attention": "recurrent", "model__position": "none"}),
         ("classification", {"model__attention": "recurrent"}),  # sinusoidal: acts on the embeddings
+        ("language", {"model__attention": LATENT, "model__position": "rotary"}),
+        (
+            "translation",  # whose decoder attends
+            {
+                "model__position": "rotary",
+                "model__layer_pattern": '[{attention = "recurrent"}]',
+                "model__decoder_layer_pattern": "[{}]",
+            },
+        ),
     ],
 )
 def test_no_warning_for_data_that_just_fit(

@@ -17,7 +17,7 @@ from addnorm.data.readers.text_files import TextConfig
 from addnorm.data.shards.source import ShardedTexts
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.models.layers import LayerPositionConfig
-from addnorm.nn.attention import AttentionConfig
+from addnorm.models.transformer import POSITIONED
 from addnorm.nn.linear import multiplies_natively
 from addnorm.nn.positions import NoPositionConfig
 from addnorm.parts import kind_of
@@ -119,9 +119,10 @@ def _usual_size(tokenizer: Any) -> Any:
 
 def _positions(recipe: Recipe) -> Iterator[str]:
     """Warn of a position encoding that acts in attention if no layer has attention."""
-    position, layers = recipe.model.position, next(iter(recipe.model.stacks.values()))
+    position, stacks = recipe.model.position, recipe.model.stacks.values()
+    layers = [layer for stack in stacks for layer in stack]
     acts_in_attention = tuple(get_args(get_args(LayerPositionConfig)[0])[:-1])
-    attends = any(isinstance(layer.attention, AttentionConfig) for layer in layers)
+    attends = any(isinstance(layer.attention, POSITIONED) for layer in layers)
     if attends or not layers or isinstance(position, NoPositionConfig):
         return
     if isinstance(position, acts_in_attention):
