@@ -177,7 +177,7 @@ class Run(TrainedModel):
 
         Conversations are answered. `first` is the number of texts before these, for messages and
         seeds; `compiled` takes the place of the model, such as `run.compiled()` or
-        `run.speculation()`. Each text follows the `grammar`. Raises `InputError` as `generate` does.
+        `run.speculation()`. Each text follows the `grammar`. Raises `InputError` as `generate`.
         """
         most, stop = ends_of(options)
         chosen = chosen_decoding(self, decoding, options)
