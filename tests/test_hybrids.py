@@ -19,6 +19,7 @@ from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn.attention import SelfAttention
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal
+from addnorm.nn.no_sublayer import NoMixer
 from addnorm.prune.pruned_model import Pruning, keep_weights, smaller_config
 from addnorm.prune.selection import gated, n_kept
 from addnorm.prune.units import Units, feedforward_rows, head_groups
@@ -210,7 +211,13 @@ def _adapted(run: Run, out: Path) -> None:
     """LoRA stands in every layer's maps, and starts as the model that it is put into."""
     model = Run.open(run.folder).model  # pyright: ignore[reportArgumentType]
     expected = logits(run)
-    adapt(model, LoRAConfig(rank=2))
+    adapted = adapt(model, LoRAConfig(rank=2))
+    mixers = [block.attention for block in model.stack.blocks]  # pyright: ignore[reportAttributeAccessIssue]
+    assert adapted.others == {
+        type(mixer).__name__: f"stack.blocks.{i}.attention"
+        for i, mixer in enumerate(mixers)
+        if not isinstance(mixer, SelfAttention | NoMixer)
+    }
     trained = {name.split(".")[2] for name, one in model.named_parameters() if one.requires_grad}
     assert {"0", "1"} <= trained
     with torch.no_grad():

@@ -12,8 +12,11 @@ from addnorm.models import DecoderConfig, DecoderModel, EncoderConfig
 from addnorm.models.inputs import SeriesEmbeddingConfig
 from addnorm.models.weights import weights_of
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.forecast import ForecastHeadConfig
+from addnorm.nn.positions import PositionConfig
 from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.parts import kind_of, members
 from addnorm.quantize import Int8Config, StaticConfig, dequantize, quantize
 from addnorm.quantize.model import laid_out
 from addnorm.quantize.quantizable_layers import (
@@ -127,3 +130,25 @@ def test_a_changed_recurrence_is_rejected_by_name() -> None:
     model.set_submodule("stack.blocks.0.attention.ahead", Other(16, 16, batch_first=True))
     with pytest.raises(InputError, match=r"quantisation cannot hold .*Other.*of layer 0"):
         check_replaceable(model)
+
+
+@pytest.mark.parametrize(
+    ("field", "kind"),
+    [
+        *(("attention", kind_of(mixer)) for mixer in members(MixerConfig)),
+        *(("position", kind_of(position)) for position in members(PositionConfig)),
+    ],
+)
+def test_a_model_runs_with_every_layer_that_can_be_included(field: str, kind: str) -> None:
+    """Also from its cache: no part reads the weight of a layer that is quantised."""
+    try:
+        config = DecoderConfig(d_model=32, n_layers=1, max_len=16, **{field: kind})  # pyright: ignore[reportArgumentType]
+        model = config.build(11).eval()
+    except ValueError:
+        pytest.skip("not in a decoder")
+    quantize(model, Int8Config(), include=includable(model))
+    tokens = torch.arange(9)[None]
+    with torch.no_grad():
+        expected, cache = model(tokens), model.new_cache()
+        parts = [model(part, cache=cache) for part in tokens.split([4, 1, 4], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected, rtol=1e-3, atol=1e-3)

@@ -19,6 +19,7 @@ from addnorm.nn.forecast import ForecastHead
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.linear import Linear
 from addnorm.nn.mamba import Mamba2
+from addnorm.nn.positions.transformer_xl import TransformerXL
 from addnorm.nn.recurrent import Recurrent
 from addnorm.nn.short_convolution import GatedConvolution
 from addnorm.quantize.layers import (
@@ -41,6 +42,9 @@ MAPS = (
     ForecastHead,
 )
 """The modules whose linear layers, and recurrent layers of torch's, are quantised."""
+
+READING_WEIGHTS = (TransformerXL,)
+"""The modules that read the weight of a linear layer themselves, so that it stays as it is."""
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)
 QUANTIZED = (QuantizedLinear, QuantizedEmbedding, QuantizedTokenHead, QuantizedRecurrence)
@@ -94,7 +98,9 @@ def includable(model: Model) -> list[str]:
     return [
         slot.name
         for slot in _all_slots(model)
-        if type(slot.part) in (nn.Linear, Linear, *RECURRENT) and id(slot.part) not in built_in
+        if type(slot.part) in (nn.Linear, Linear, *RECURRENT)
+        and id(slot.part) not in built_in
+        and not isinstance(slot.parent, READING_WEIGHTS)
     ]
 
 

@@ -133,6 +133,15 @@ class Adapted:
         modules = self.model.named_modules()
         return {name: layer for name, layer in modules if isinstance(layer, LoRALinear)}
 
+    @property
+    def others(self) -> dict[str, str]:
+        """The sublayers of other kinds, which stay as they are: the first name of each class."""
+        names: dict[str, str] = {}
+        for name, module in self.model.named_modules():
+            if getattr(module, "output_weights", ()) and not isinstance(module, MAPS):
+                names.setdefault(type(module).__name__, name)
+        return names
+
     @torch.no_grad()
     def merge(self) -> None:
         """Add every change to its matrix, in place, so that the model is a plain one again."""

@@ -176,6 +176,9 @@ class TrainingSetup:
             tell(console, f"{split}: {report}{self.size(split)}")
         for warning in warnings_for(self.recipe, self.data, self.loaders.train, self.learnt):
             tell(console, f"warning: {warning}")
+        if self.adapted is not None and (others := self.adapted.others):
+            shown = " and ".join(f"{name} ({kind})" for kind, name in others.items())
+            tell(console, f"warning: train.adapter does not change {shown}")
 
     def size(self, split: str) -> str:
         """Describe the characters and tokens of a split, on both sides; empty without text."""
