@@ -192,9 +192,9 @@ def kind_of(part: Any) -> str:
     )
 
 
-def is_ours(cls: type) -> bool:
-    """Whether a configuration class is built-in."""
-    return cls.__module__.partition(".")[0] == "addnorm"
+def is_ours(part: type | Callable[..., object]) -> bool:
+    """Whether a class or a function is built-in."""
+    return part.__module__.partition(".")[0] == "addnorm"
 
 
 def members(family: Any) -> tuple[type, ...]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.commands import run_all
 from tests.runs.own_parts import forgotten
+from tests.runs.tiny import quiet, write_recipe
 
 from addnorm.errors import InputError
 
@@ -111,3 +112,68 @@ def test_a_data_part_is_enough_to_name_the_missing_fields(folder: Path) -> None:
     done = run_all([["train", "other.toml", "--out", "run", "--import", "counting.py"]], folder)
     assert done.returncode == 2
     assert "the data are for counting, the model is for classification" in done.stderr
+
+
+UPSIDE = """
+\"\"\"Classes of texts that are read from their end, and numbers of marks that are not read.\"\"\"
+
+from dataclasses import dataclass, replace
+
+from addnorm.data import Encoded, Example
+from addnorm.nn.heads import ClassificationHead
+from addnorm.tasks.classification import Classification
+from counting import CountHead, Counting
+
+
+class Backwards(Classification):
+    name = "backwards"
+
+    def encode(self, examples, tokenizers, numbers):
+        for read in super().encode(examples, tokenizers, numbers):
+            yield replace(read, tokens=[*read.tokens][::-1])
+
+
+@dataclass(frozen=True)
+class BackwardsHeadConfig:
+    task = Backwards
+
+    def build(self, d_model, n_outputs):
+        return ClassificationHead(d_model, n_outputs)
+
+
+class Unframed(Counting):
+    name = "unframed"
+
+    def encode(self, examples, tokenizers, numbers):
+        for read in super().encode(examples, tokenizers, numbers):
+            yield replace(read, tokens=[*read.tokens][1:-1])
+
+
+@dataclass(frozen=True)
+class UnframedHeadConfig:
+    task = Unframed
+
+    def build(self, d_model, n_outputs):
+        return CountHead(d_model)
+"""
+
+
+def test_a_text_is_read_as_a_custom_task_encodes_it_or_refused(folder: Path) -> None:
+    """Where its own `encode` makes the ids, no other may: not to classify, and not to look."""
+    from addnorm.inspect.look import look
+    from addnorm.runs.recipes.custom_parts import import_parts
+    from addnorm.runs.recipes.recipe import read_recipe
+    from addnorm.runs.train.train_run import train_run
+
+    (folder / "upside.py").write_text(UPSIDE, encoding="utf-8")
+    with forgotten("counting"), forgotten("upside"):
+        import_parts(["counting.py", "upside.py"], folder)
+        file = write_recipe(folder, "classification")
+        recipe = read_recipe(file, {"model.head": '{kind = "upside:BackwardsHeadConfig"}'})
+        run = train_run(recipe, folder / "classes", resume=False, console=quiet())
+        with pytest.raises(InputError, match=r"Backwards\.encode\(\) reads examples in its own"):
+            run.classify("a fine day")
+        recipe = read_recipe(folder / "count.toml", {"model.head": "upside:UnframedHeadConfig"})
+        run = train_run(recipe, folder / "counts", resume=False, console=quiet())
+        pieces = look(run, "a b", views=["depth"]).prepared.pieces["stack"]
+        assert "".join(pieces).strip() == "a b"

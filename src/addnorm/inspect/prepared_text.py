@@ -18,6 +18,7 @@ from addnorm.generate import TextDecoder, translate
 from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn.heads import TokenHead
+from addnorm.runs.inference.predictions import input_ids
 from addnorm.runs.inference.shortening import ids_as_shortened
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.classification import Classification
@@ -85,6 +86,8 @@ def _ids(run: TrainedModel, text: str) -> list[int]:
     tokenizer = run.tokenizers.source
     if isinstance(run.model, DecoderModel):
         return encode_prompts(tokenizer, [text])[0]
+    if run.task_value.encodes_itself:
+        return input_ids(run, text)
     if isinstance(task_of_head(run.recipe.model.head), Tagging):
         [ids] = ids_as_shortened(run, [encode_words(tokenizer, words_between_spaces(text))[0]])
         return ids

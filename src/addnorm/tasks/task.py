@@ -269,6 +269,13 @@ class Task:
         vocab_size = tokenizers.source.vocab_size if tokenizers and reads_text else None
         return checked_encodings(self, encodings, len(examples), self.layout, vocab_size)
 
+    @property
+    def encodes_itself(self) -> bool:
+        """Whether a custom `encode` reads the examples, so that a text alone is not read as they
+        are.
+        """
+        return not is_ours(type(self).encode)
+
     def encode_split(
         self,
         examples: Sequence[Any],

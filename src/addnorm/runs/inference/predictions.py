@@ -121,6 +121,24 @@ def predicted(
             yield task.result(answers[i], example, run.text, run.labels)
 
 
+def input_ids(run: TrainedModel, text: str) -> Sequence[int]:
+    """The ids of a text as the run's task encodes it in an example.
+
+    Raises `InputError` for a task whose examples need another input too.
+    """
+    kind = _kind(run)
+    needed = [field.name for field in fields_of(kind) if is_needed(field)]
+    if len(needed) != 1:
+        raise InputError(
+            f"{run.name}: a text alone is not an example of {run.task}: {kind.__name__} needs "
+            f"{' and '.join(needed)}"
+        )
+    numbers = {label: n for n, label in enumerate(run.labels)}
+    encoded = run.task_value.encoded([kind.to_predict({needed[0]: text})], run.text, numbers)
+    [example] = examples_as_shortened(run, [*encoded])
+    return example.tokens
+
+
 def _inputs(
     run: TrainedModel, encoded: Sequence[Encoded], first: int
 ) -> Iterator[tuple[str, Tensor]]:

@@ -290,8 +290,7 @@ def classify(
     1].
     """
     several = isinstance(run.task_value, MultiLabel)
-    if not several:
-        check_use(run, Classification, "does not classify texts")
+    check_use(run, MultiLabel if several else Classification, "does not classify texts")
     check_threshold(threshold)
     if labels:
         entailment = entailment_of(run.name, run.labels)
@@ -440,9 +439,14 @@ def check_follows(run: TrainedModel) -> None:
 
 
 def check_use(run: TrainedModel, task: type[Task], cannot: str) -> None:
-    """Raise `InputError` unless the run's model is of this task."""
+    """Raise `InputError` unless the run's model is of this task, and reads texts as it does."""
     if not isinstance(run.task_value, task):
         raise wrong_task(run, cannot)
+    if run.task_value.encodes_itself:
+        raise InputError(
+            f"{run.name}: {type(run.task_value).__name__}.encode() reads examples in its own way, "
+            "and not texts: use `run.predict(rows)`"
+        )
 
 
 @torch.inference_mode()
