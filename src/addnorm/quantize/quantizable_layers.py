@@ -19,7 +19,7 @@ from addnorm.nn.forecast import ForecastHead
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.linear import Linear
 from addnorm.nn.mamba import Mamba2
-from addnorm.nn.positions.transformer_xl import TransformerXL
+from addnorm.nn.positions.transformer_xl import RelativeScores
 from addnorm.nn.recurrent import Recurrent
 from addnorm.nn.short_convolution import GatedConvolution
 from addnorm.quantize.layers import (
@@ -43,7 +43,7 @@ MAPS = (
 )
 """The modules whose linear layers, and recurrent layers of torch's, are quantised."""
 
-READING_WEIGHTS = (TransformerXL,)
+READING_WEIGHTS = (RelativeScores,)
 """The modules that read the weight of a linear layer themselves, so that it stays as it is."""
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)

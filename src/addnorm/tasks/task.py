@@ -271,10 +271,16 @@ class Task:
 
     @property
     def encodes_itself(self) -> bool:
-        """Whether a custom `encode` reads the examples, so that a text alone is not read as they
-        are.
-        """
+        """Whether a custom `encode` reads the examples, so that texts alone are not read."""
         return not is_ours(type(self).encode)
+
+    def check_reads_texts(self, name: str) -> None:
+        """Raise `InputError` if the model with this `name` reads examples by a custom `encode`."""
+        if self.encodes_itself:
+            raise InputError(
+                f"{name}: {type(self).__name__}.encode() reads examples in its own way, and not "
+                "texts: use `run.predict(rows)`"
+            )
 
     def encode_split(
         self,

@@ -121,7 +121,7 @@ def predicted(
             yield task.result(answers[i], example, run.text, run.labels)
 
 
-def input_ids(run: TrainedModel, text: str) -> Sequence[int]:
+def input_ids(run: TrainedModel, text: str) -> list[int]:
     """The ids of a text as the run's task encodes it in an example.
 
     Raises `InputError` for a task whose examples need another input too.
@@ -136,7 +136,7 @@ def input_ids(run: TrainedModel, text: str) -> Sequence[int]:
     numbers = {label: n for n, label in enumerate(run.labels)}
     encoded = run.task_value.encoded([kind.to_predict({needed[0]: text})], run.text, numbers)
     [example] = examples_as_shortened(run, [*encoded])
-    return example.tokens
+    return [*example.tokens]
 
 
 def _inputs(

@@ -442,11 +442,7 @@ def check_use(run: TrainedModel, task: type[Task], cannot: str) -> None:
     """Raise `InputError` unless the run's model is of this task, and reads texts as it does."""
     if not isinstance(run.task_value, task):
         raise wrong_task(run, cannot)
-    if run.task_value.encodes_itself:
-        raise InputError(
-            f"{run.name}: {type(run.task_value).__name__}.encode() reads examples in its own way, "
-            "and not texts: use `run.predict(rows)`"
-        )
+    run.task_value.check_reads_texts(run.name)
 
 
 @torch.inference_mode()
