@@ -11,14 +11,15 @@ from cyclopts import Parameter
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, media_files, pair_of
 from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named
 from addnorm.errors import InputError
-from addnorm.runs.options import LineOptions
+from addnorm.runs.options import EntityOptions, LabelOptions
 
 if TYPE_CHECKING:
     from addnorm.runs.inference.results import LineAnswer
     from addnorm.runs.run import Run
 
 
-ANY_LABELS: LineOptions = {}
+ANY_LABELS: LabelOptions = {}
+NO_ENTITIES: EntityOptions = {}
 
 CHOOSE = ("labels", "hypothesis")
 """The options of labels that a model chooses between."""
@@ -31,7 +32,8 @@ def classify(
     run: Path,
     *files: Files,
     pairs: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    labels: Annotated[LineOptions, GROUP] = ANY_LABELS,
+    labels: Annotated[LabelOptions, GROUP] = ANY_LABELS,
+    entities: Annotated[EntityOptions, GROUP] = NO_ENTITIES,
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
     reading: Reading = STRICT,
     where: Where = ANYWHERE,
@@ -77,11 +79,11 @@ def classify(
 
     def answer(first: int, lines: list[str]) -> "list[LineAnswer]":
         group = [pair_of(line, n) for n, line in enumerate(lines, first + 1)] if pairs else lines
-        return opened.classify_lines(group, first=first, **labels)
+        return opened.classify_lines(group, first=first, **labels, **entities)
 
     if opened.reads_files or opened.reads_tables:
         chosen = {} if opened.reads_files else {name: labels.get(name) for name in CHOOSE}
-        _check_files(run, {"pairs": pairs, **chosen, "aggregation": labels.get("aggregation")})
+        _check_files(run, {"pairs": pairs, **chosen, **entities})
     if opened.reads_files:
         answers = _of_files(opened, files, labels, reading)
     elif opened.reads_tables:
@@ -100,7 +102,7 @@ def _check_files(run: Path, given: Mapping[str, object]) -> None:
 
 
 def _of_files(
-    opened: "Run", files: tuple[Path, ...], labels: LineOptions, reading: Reading
+    opened: "Run", files: tuple[Path, ...], labels: LabelOptions, reading: Reading
 ) -> Iterator[Answer]:
     """Yield the class of each file with the file's name, as text and as JSON fields."""
     paths, skipped = media_files(files, reading)

@@ -152,13 +152,17 @@ the mean of their probabilities, or of the token with the largest probability.
 """
 
 
-class LineOptions(LabelOptions, total=False):
-    """Which labels or entities a text has."""
+class EntityOptions(TypedDict, total=False):
+    """Whether and how the entities of a text are named."""
 
     aggregation: Aggregation | None
     """Name entities, of tokens as they are (simple), or of words, which are tagged by their first
     token, by the mean of their tokens or by the surest one (first, average, max).
     """
+
+
+class LineOptions(LabelOptions, EntityOptions, total=False):
+    """Which labels or entities a text has."""
 
 
 class ClassifyOptions(LabelOptions, BatchOptions, total=False):
