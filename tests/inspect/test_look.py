@@ -1,7 +1,9 @@
 """A look: what is kept, what a model does not have, and what is refused."""
 
 import json
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,19 @@ def test_a_long_text_is_rejected_with_the_views_that_fit(run_of: RunOf) -> None:
     with pytest.raises(InputError, match=r"up to 500.* choose other views: depth, gradients$"):
         look(run, "be " * 170, views=["positions"])
     assert MOST_TOKENS["attention"] < 121
+
+
+@pytest.mark.parametrize("kind", ["language", "translation"])
+def test_looks_in_threads_see_what_each_sees_alone(kind: str, run_of: RunOf) -> None:
+    run, texts = Run.open(run_of(kind)), ["a red cat"[:n] for n in range(1, 9)]
+    alone, written = [look(run, text).numbers() for text in texts], run.generate("a", beams=1)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            looks = threads.map(lambda text: look(run, text).numbers(), texts)
+            beside = threads.map(lambda _: run.generate("a", beams=1), texts)
+            assert [*looks] == alone
+            assert {*beside} == {written}
+    finally:
+        sys.setswitchinterval(interval)

@@ -1,9 +1,10 @@
 """Recording attention weights and expert routing with forward hooks."""
 
+import copy
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from itertools import takewhile
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -16,6 +17,17 @@ from addnorm.nn.attention.cross_layer import CrossLayerAttention
 from addnorm.nn.attention.multihead import Attending, SelfAttention, unfold_beams
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.moe import MixtureOfExperts
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def sharing_weights(model: M) -> M:
+    """Return a copy of a model with the same tensors: hooks on it do not reach the model.
+
+    So one may look at a model that other threads use at the same time.
+    """
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)  # pyright: ignore[reportArgumentType]
 
 
 @contextmanager

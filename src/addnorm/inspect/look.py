@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.errors import InputError
-from addnorm.inspect.capture import attention_weights
+from addnorm.inspect.capture import attention_weights, sharing_weights
 from addnorm.inspect.depth import ByLayer, Tower, gradient_norms, layer_states, towers_of
 from addnorm.inspect.distance import ByOffset, position_curves
 from addnorm.inspect.prepared_text import PreparedText, loss_of, prepare_text
@@ -109,6 +109,7 @@ def look(
             f"no gradients of a quantised model: look at the model before quantisation ({source})"
         )
         views -= {"gradients"}
+    run = replace(run, model=sharing_weights(run.model))
     prepared = prepare_text(run, text, target)
     _check_length(prepared, views)
     by_stack = _layer_of_each_stack(run, layers)

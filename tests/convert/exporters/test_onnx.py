@@ -1,5 +1,6 @@
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -226,6 +227,16 @@ def test_a_decoder_continues_prompts_as_ours_does(name: str, tmp_path: Path) -> 
     for batch, longest in ((3, 7), (1, 1), (2, 40)):
         for side in ("left", "right", "between"):
             _compare_steps(model, session, batch, longest, side)
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_exports_in_threads_wait_for_one_another(tmp_path: Path) -> None:
+    config = DECODERS["one layer"]
+    model = _built(config)
+    with ThreadPoolExecutor(3) as threads:
+        files = threads.map(lambda i: export_onnx(model, config, tmp_path / str(i))[0], range(3))
+        assert len({file.read_bytes() for file in files}) == 1
 
 
 def _bytes(*modules: Any) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -62,6 +63,9 @@ from addnorm.nn.patches import (
 from addnorm.nn.vectors import VectorHead
 from addnorm.quantize import is_quantized
 
+EXPORTING = Lock()
+"""torch traces one model at a time, and no model runs beside it: exports in threads wait."""
+
 EXTERNAL = 2**30
 """The weight size above which weights are in a separate file (protobuf's limit is 2 GiB)."""
 
@@ -94,7 +98,7 @@ def export_onnx(
     check_exportable(model)
     plain = _plain(model)
     graphs = graphs_of(plain, config, attention=attention)
-    with atomic_directory(folder, ["*.onnx", "*.onnx.data"]) as partial:
+    with EXPORTING, atomic_directory(folder, ["*.onnx", "*.onnx.data"]) as partial:
         for graph in graphs:
             graph.save(partial)
         check_onnx(partial, plain if is_quantized(model) else model)
