@@ -86,14 +86,15 @@ def test_a_long_text_is_rejected_with_the_views_that_fit(run_of: RunOf) -> None:
     assert MOST_TOKENS["attention"] < 121
 
 
-@pytest.mark.parametrize("kind", ["language", "translation"])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["language", pytest.param("translation", marks=pytest.mark.slow)])
 def test_looks_in_threads_see_what_each_sees_alone(kind: str, run_of: RunOf) -> None:
-    run, texts = Run.open(run_of(kind)), ["a red cat"[:n] for n in range(1, 9)]
+    run, texts = Run.open(run_of(kind)), ["a red cat"[:n] for n in (1, 3, 5, 9)]
     alone, written = [look(run, text).numbers() for text in texts], run.generate("a", beams=1)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        with ThreadPoolExecutor(8) as threads:
+        with ThreadPoolExecutor(4) as threads:
             looks = threads.map(lambda text: look(run, text).numbers(), texts)
             beside = threads.map(lambda _: run.generate("a", beams=1), texts)
             assert [*looks] == alone
