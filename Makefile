@@ -22,14 +22,15 @@ setup: .venv/.installed  ## create .venv and install AddNorm with all extras (ag
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[dev]"
-	$(BIN)/python -m compileall -q -j 2 .venv/lib > /dev/null 2>&1 || true  # pip takes one core
+	@echo "Compiling the packages on two cores: about a minute"  # pip would take one
+	@$(BIN)/python -m compileall -q -j 2 .venv/lib > /dev/null 2>&1 || true
 	touch $@
 
 page: $(PAGE)  ## build the page for models, of JavaScript; setup does it where npm is
 
 $(PAGE): $(PAGE_SOURCES)
-	npm --prefix page ci --no-audit --no-fund
-	npm --prefix page run build
+	npm --prefix page ci --no-audit --no-fund --loglevel=error
+	npm --prefix page run build --silent -- --logLevel warn
 
 demo: setup  ## train a small translator and watch it work
 	$(BIN)/addnorm demo

@@ -227,6 +227,8 @@ def fault_of(message: Message) -> str | None:
         return "fuzzy"
     if not after or (has_words(before) and not re.search("[\u3000-\u9fff\uff01-\uff1f]", after)):
         return "untranslated"
+    if re.match(r"(\d+[.)]|[-+*>]|#+) ", after):
+        return "begins as a list, a quotation or a heading does, of which Sphinx takes none"
     if lost := marks(before) ^ marks(after):
         return f"differs in {', '.join(sorted(lost))}"
     return None

@@ -49,7 +49,7 @@ const singleFile = {
 
 export default defineConfig({
   base: './',
-  plugins: [svelte(), withoutAddress, singleFile],
+  plugins: [svelte({ configFile: false }), withoutAddress, singleFile],
   build: {
     outDir: '../src/addnorm/convert/exporters',
     emptyOutDir: false,
@@ -58,5 +58,6 @@ export default defineConfig({
     target: 'es2022',
     reportCompressedSize: false,
     chunkSizeWarningLimit: 1000,
+    rolldownOptions: { checks: { pluginTimings: false } },
   },
 });

@@ -28,6 +28,7 @@ def test_every_string_of_the_pages_is_in_chinese(tmp_path: Path) -> None:
     ("after", "fault"),
     [
         ("见[掩码](masks.md)、`eps = 1e-5`、$x^2$，**全部 3** 个。", None),
+        ("1. 见[掩码](masks.md)、`eps = 1e-5`、$x^2$，**全部 3** 个。", "begins as a list"),
         ("", "untranslated"),
         (LINKED, "untranslated"),
         ("见[掩码](norms.md)、`eps = 1e-5`、$x^2$，**全部 3** 个。", "](masks.md)"),

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import addnorm.demo as demo_module
 from addnorm.data.examples import Pair
-from addnorm.demo import clear, demo, varied
+from addnorm.demo import activation, clear, demo, varied
 from addnorm.errors import InputError
 
 
@@ -34,6 +34,7 @@ def test_a_short_demo_leaves_a_run_and_two_pictures(short: None, tmp_path: Path,
     assert {"model.safetensors", "recipe.toml", "attention.png", "positions.png"} <= {
         p.name for p in (tmp_path / "run").iterdir()
     }
+    assert ("into Chinese" if to == "zh" else "into German") in said.getvalue()
     assert "60 sentences" in said.getvalue()
     assert "[data]" in said.getvalue()
     assert f'"my.{to}"' in said.getvalue()
@@ -54,6 +55,21 @@ def test_without_matplotlib_the_demo_runs_and_a_line_says_what_pictures_need(
     assert "Pictures need matplotlib: pip install 'addnorm[plots]'" in said.getvalue()
     assert "What next?" in said.getvalue()
     assert not [*(tmp_path / "run").glob("*.png")]
+
+
+def test_the_demo_says_how_the_shell_finds_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/activate").touch()
+    command = tmp_path / ".venv/bin/addnorm"
+    command.touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    monkeypatch.setenv("PATH", "")
+    assert activation() == "\n  source .venv/bin/activate"
+    monkeypatch.setenv("PATH", str(command.parent))
+    assert activation() == ""
 
 
 def test_another_folder_is_left_alone(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The demo: train a translator for dates and numbers in about a minute, and use it."""
 
+import os
 import shutil
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.resources import as_file, files
@@ -12,6 +14,7 @@ from rich.console import Console
 from addnorm.data.examples import Pair
 from addnorm.data.readers.dates import DatesConfig
 from addnorm.errors import InputError
+from addnorm.languages import locale_called
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.files.folder import read_settings
 from addnorm.runs.files.lock import LOCK, locked
@@ -37,7 +40,8 @@ def demo(to: str, out: Path, console: Console) -> float:
         clear(out)
         if pictures is not None:
             pictures.warn_of_fonts([p.target for p in corpus.test if isinstance(p, Pair)], console)
-        console.print(f"Learning to translate English dates and numbers to {to!r} …")
+        language = locale_called(to).english_name
+        console.print(f"Learning to translate English dates and numbers into {language} …")
         run = train_run(recipe, out, resume=False, console=console)
     (out / "recipe.toml").write_text(text.replace('to = "de"', f'to = "{to}"'), encoding="utf-8")
     scores = evaluate_run(run, "test")
@@ -57,7 +61,7 @@ def demo(to: str, out: Path, console: Console) -> float:
     else:
         console.print(f"Pictures: {' · '.join(map(str, pictures.draw(run, shown, out)))}")
     console.print(f"""
-The run is in {out}. What next?
+The run is in {out}. What next?{activation()}
   echo "Friday, November 20, 2026" | addnorm generate {out}
   addnorm info {out}
   addnorm demo --to zh        another language: fr, es, ja, ru, ar …
@@ -79,6 +83,14 @@ def pictures_or_reason() -> tuple[ModuleType | None, str]:
         return import_module("addnorm.demo.drawing"), ""
     except InputError as error:
         return None, str(error)
+
+
+def activation() -> str:
+    """The line that lets the shell find `addnorm`, where it does not, as after `make demo`."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    if shutil.which("addnorm") or not script.is_file():
+        return ""
+    return f"\n  source {os.path.relpath(script)}"
 
 
 def clear(out: Path) -> None:
