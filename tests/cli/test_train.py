@@ -109,6 +109,9 @@ def test_a_folder_that_is_not_a_run_is_rejected(tmp_path: Path, addnorm: Command
     code, _, err = addnorm("train", "--resume", tmp_path / "empty")
     assert (code, "no run to resume" in err) == (2, True)
     code, _, err = addnorm("train", tmp_path / "empty")
+    assert (code, "empty: a folder, where train needs a recipe, a TOML file\n" in err) == (2, True)
+    (tmp_path / "empty/config.json").touch()
+    code, _, err = addnorm("train", tmp_path / "empty")
     assert (code, "resume its run with `--resume" in err) == (2, True)
 
 

@@ -259,6 +259,15 @@ def test_data_to_evaluate_on(run_of: RunOf, tmp_path: Path, addnorm: Command) ->
         check(addnorm, tmp_path, ["evaluate", *words], said)
 
 
+def test_a_current_folder_that_is_gone_is_named(
+    tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    check(addnorm, tmp_path, ["new", "norm", "my_norm.py"], "the current folder: No such file")
+
+
 def test_missing_files_and_folders(tmp_path: Path, addnorm: Command) -> None:
     recipe = write_recipe(tmp_path, "language")
     folder, out = tmp_path / "folder.toml", tmp_path / "out"
@@ -267,7 +276,8 @@ def test_missing_files_and_folders(tmp_path: Path, addnorm: Command) -> None:
     for words, said in (
         (["train", tmp_path / "langauge.toml"], "no such recipe. Did you mean 'language.toml'?"),
         (["train", tmp_path / "no" / "r.toml"], "no such recipe"),
-        (["train", folder], "a folder: resume its run with `--resume"),
+        (["train", folder], "folder.toml: a folder, where train needs a recipe"),
+        (["train", tmp_path], "a TOML file; in it: language.toml"),
         (["train", tmp_path / "loop.toml"], "loop.toml: no recipe can be read there"),
         (["train", "/dev/null"], "/dev/null"),
         (["train", recipe, "--out", recipe], "is a file"),
@@ -296,6 +306,14 @@ WORDS = [
     ("train RECIPE --train.precision bf16", "--train.precision | bfloat16"),
     ("train RECIPE --out a --out b", "--out"),
     ("train RECIPE --dry-rnu", "Did you mean '--dry-run'?"),
+    ("train RECIPE --hlep", "Did you mean '--help'?"),
+    ("train --hlep", "Did you mean '--help'?"),
+    ("train RECIPE --out NOTHING", "--out '': must be the name of a file or folder"),
+    ("train RECIPE --out=", "--out '': must be the name of a file or folder"),
+    ("train NOTHING", "RECIPE '': must be the name of a file or folder"),
+    ("export RUN NOTHING", "OUT '': must be the name of a file or folder"),
+    ("generate NOTHING --prompt x", "RUN '': must be the name of a file or folder"),
+    ("generate RUN NOTHING", "FILES '': must be the name of a file or folder"),
     ("train RECIPE --import nothing.py", "nothing.py"),
     ("train RECIPE RECIPE", "language.toml"),
     ("generate", "generate: RUN is missing. See `addnorm help generate`"),
@@ -383,8 +401,10 @@ def test_words(
         "RECIPE": run.parent / "language.toml",
         "TEXT": tmp_path / "text.txt",
         "OUT": tmp_path / "out",
+        "NOTHING": "",
     }
-    check(addnorm, tmp_path, [named.get(word, word) for word in words.split()], said)
+    given: list[object] = [named.get(word, word) for word in words.split()]
+    check(addnorm, tmp_path, given, said)
 
 
 # Run folders: the task, the file, how it is damaged, what is said.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
-from errno import ENOSPC
+from errno import ENOENT, ENOSPC
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Annotated, Any, cast, get_args
@@ -92,13 +92,18 @@ NewFile = Annotated[Path, Parameter(validator=check_file_place)]
 def convert_words(hint: Any, words: Sequence[Token]) -> Any:
     """Convert the arguments of an option.
 
-    Raises `CoercionError` for a fraction as an integer, and for `None` as a value.
+    Raises `CoercionError` for a fraction as an integer, for `None` as a value, and for an empty
+    word as a file: a variable of the shell that is not set, which `Path` takes for this folder.
     """
     kinds = [kind for kind in get_args(hint) if kind is not type(None)] or [hint]
     if int in kinds and str not in kinds:
         for word in words:
             if _is_fraction(word.value):
                 raise CoercionError(token=word, target_type=int)
+    if Path in kinds:
+        for word in words:
+            if not word.value:
+                raise CoercionError(token=word, target_type=Path)
     value = convert(hint, words)
     if value is None and words:
         raise CoercionError(token=words[0], target_type=kinds[0])
@@ -255,10 +260,10 @@ def with_options(message: str, command: str) -> str:
 
 
 def _place(error: OSError) -> str:
-    """Return the file named in an error, or else standard output."""
+    """Return the file named in an error, or else what an error without a name is about."""
     if error.filename:
         return f"{error.filename}: "
-    return "standard output: " if error.errno == ENOSPC else ""
+    return {ENOENT: "the current folder: ", ENOSPC: "standard output: "}.get(error.errno or 0, "")
 
 
 def _import_commands() -> None:

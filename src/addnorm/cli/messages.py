@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from cyclopts import (
@@ -42,7 +43,12 @@ COMMANDS = {
 }
 """The calls that messages of the library advise, and the commands that do the same."""
 
-KINDS = {int: "an integer", float: "a number", bool: "true or false"}
+KINDS = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    Path: "the name of a file or folder",
+}
 
 
 def message_of(error: Exception, app: App, words: Sequence[str]) -> str:
@@ -153,7 +159,7 @@ def _command(app: App, words: Sequence[str]) -> App:
 
 
 def _unknown_word(word: str, command: App) -> str:
-    options = [*options_of(command).values()]
+    options = [*options_of(command).values(), "--help"]
     if takes_fields(command):
         return unknown_field(word, options)
     return f"Unknown option: {word}.{nearest(word, options)}"
@@ -172,7 +178,7 @@ def _of_arguments(error: CycloptsError, app: App) -> str:
             return f"{command}: {missing} is missing. See `addnorm help {command}`"
         case UnknownOptionError(token=token, argument_collection=known):
             word = token.keyword or token.value
-            return f"Unknown option: {word}.{nearest(word, _options(known))}"
+            return f"Unknown option: {word}.{nearest(word, [*_options(known), '--help'])}"
         case UnknownCommandError(unused_tokens=[word, *_]):
             group = app if not error.command_chain else app[command]
             names = [name for name in group if not name.startswith("-")]

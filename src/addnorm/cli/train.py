@@ -106,13 +106,18 @@ def recipe_and_folder(
 ) -> "tuple[Recipe, Path]":
     """The recipe, from a file or from the run to resume, and the run folder."""
     with lasting_imports():
+        from addnorm.runs.files.folder import is_run
         from addnorm.runs.files.resuming import resumed_recipe
         from addnorm.runs.recipes.recipe import read_recipe
 
     if not recipe.is_dir():
         return read_recipe(recipe, fields, import_parts=True), out or Path("runs") / recipe.stem
     if not resume:
-        raise InputError(f"{recipe}: a folder: resume its run with `--resume {recipe}`")
+        if is_run(recipe):
+            raise InputError(f"{recipe}: a folder: resume its run with `--resume {recipe}`")
+        names = ", ".join(sorted(file.name for file in recipe.glob("*.toml") if file.is_file())[:5])
+        there = f"; in it: {names}" if names else ""
+        raise InputError(f"{recipe}: a folder, where train needs a recipe, a TOML file{there}")
     if out not in (None, recipe):
         raise InputError(f"--out {out}: a run is resumed where it is, in {recipe}")
     return resumed_recipe(recipe, fields), recipe

@@ -45,7 +45,7 @@ def find(path: Path, root: Path | None = None) -> Path:
         check_regular(full)
     folder = full.parent
     if not folder.is_dir():
-        raise InputError(f"{full} does not exist, nor does its folder{_hint(root)}")
+        raise InputError(f"{full} does not exist, nor does its folder.{_hint(root)}")
     names = [entry.name for entry in folder.iterdir()]
     raise InputError(f"{full} does not exist.{nearest(full.name, names)}{_hint(root)}")
 
@@ -53,7 +53,7 @@ def find(path: Path, root: Path | None = None) -> Path:
 def _hint(root: Path | None) -> str:
     if root is not None or ROOT in os.environ:
         return ""
-    return f" (relative paths start at root, else at ${ROOT}, else here)"
+    return f" Relative paths start at data.root, else at ${ROOT}, else here."
 
 
 UNPACKED = 2**26
