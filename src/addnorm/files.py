@@ -148,13 +148,31 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
         what, _, where = str(error).partition(" (at ")
         match = re.match(r"line (\d+)", where)
         line = int(match[1]) if match else text.rstrip().count("\n") + 1
-        hint = "" if file.suffix == ".toml" else NOT_TOML
+        hint = _typed(text.split("\n")[line - 1])
+        hint += "" if file.suffix == ".toml" else NOT_TOML
         raise InputError(
             f"{file}:{line}: not valid TOML: {TOML_ERRORS.get(what, what)}{hint}"
         ) from error
     except RecursionError as error:
         raise InputError(f"{file}: not a recipe: nested too deep") from error
 
+
+def _typed(line: str) -> str:
+    """Name a sign of a word processor or a Chinese keyboard that stands where TOML has another."""
+    bare = re.sub(r"""(["']).*?\1|#.*""", "", line)
+    sign = next((char for char in bare if char in TYPED), None)
+    shown = "a wide space" if sign == "\u3000" else sign
+    return "" if sign is None else f"; {shown} stands where TOML has {TYPED[sign]}"
+
+
+TYPED = {
+    **dict.fromkeys("“”„＂", '"'),
+    **dict.fromkeys("‘’＇", "'"),
+    **dict(zip("＝，．［］｛｝＃", "=,.[]{}#", strict=True)),
+    **dict(zip("、【】", ",[]", strict=True)),
+    "\u3000": "a space",
+}
+"""Signs that look like those of TOML, and these."""
 
 NOT_TOML = ". A recipe is a TOML file; a text to learn from is named in it, as data.train"
 """What a file with another name probably is."""

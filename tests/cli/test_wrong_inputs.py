@@ -148,6 +148,9 @@ EDITS = [
     ("language", "steps = 4", "steps = 4\nsteps = 5", "not valid TOML: this is given twice"),
     ("language", 'kind = "char"', 'kind = "char', "not valid TOML: a line ends within quotes"),
     ("language", "steps = 4", "steps = 4,", "not valid TOML"),
+    ("language", 'kind = "char"', "kind = “char”", '; “ stands where TOML has "\n'),
+    ("language", "steps = 4", "steps ＝ 4", "; ＝ stands where TOML has =\n"),
+    ("language", "steps = 4", 'steps 4 # “4”, ""', "after a key in a key/value pair\n"),
 ]  # fmt: skip
 
 
