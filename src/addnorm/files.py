@@ -9,7 +9,7 @@ from encodings.aliases import aliases
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from addnorm.errors import InputError, nearest
+from addnorm.errors import InputError, closest, nearest, some_of
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -94,15 +94,27 @@ def check_model_folder(folder: Path) -> None:
         return
     if folder.suffix == ".gguf" and folder.is_file():
         return
-    siblings = {
-        file.parent.name for name in MODEL_FILES for file in folder.parent.glob(f"*/{name}")
-    }
-    near = nearest(folder.name, sorted(siblings))
+    near = nearest(folder.name, _models_in(folder.parent)) or _near_in_runs(folder)
     if folder.is_dir():
+        inside = sorted(map(str, _models_in(folder).values()))
+        near += f" In it: {some_of(inside)}." if inside else ""
         raise InputError(f"{folder}: not a run folder: no config.json.{near}")
     if folder.exists():
         raise InputError(f"{folder}: a file, not a run folder.{near}")
     raise InputError(f"{folder}: no such folder.{near}{download_hint(str(folder))}")
+
+
+def _models_in(folder: Path) -> dict[str, Path]:
+    """The folders of models that lie in a folder, by name."""
+    found = (file.parent for name in MODEL_FILES for file in folder.glob(f"*/{name}"))
+    return {model.name: model for model in sorted(found)}
+
+
+def _near_in_runs(folder: Path) -> str:
+    """The hint `Did you mean ...?` with a run of nearly this name where training leaves them."""
+    runs = _models_in(Path("runs"))
+    name = closest(folder.name, runs)
+    return "" if name is None else f" Did you mean '{runs[name]}'?"
 
 
 def download_hint(name: str) -> str:

@@ -295,6 +295,21 @@ def test_python_m_and_a_reader_that_leaves(run_of: RunOf) -> None:
 
 
 @pytest.mark.long
+def test_help_for_a_reader_that_leaves_is_no_error() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "addnorm", "train", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout
+    assert process.stderr
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 0
+
+
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
 def test_an_output_that_is_full_is_named() -> None:
     with Path("/dev/full").open("w") as full:

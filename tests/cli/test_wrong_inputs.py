@@ -262,6 +262,24 @@ def test_data_to_evaluate_on(run_of: RunOf, tmp_path: Path, addnorm: Command) ->
         check(addnorm, tmp_path, ["evaluate", *words], said)
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my", "my: no such folder. Did you mean 'runs/my'?"),
+        ("run/my", "run/my: no such folder. Did you mean 'runs/my'?"),
+        ("runs", "runs: not a run folder: no config.json. In it: runs/my.\n"),
+        ("other", "other: no such folder. Nothing is downloaded"),
+    ],
+)
+def test_a_run_is_found_where_training_left_it(
+    name: str, said: str, tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs/my").mkdir(parents=True)
+    (tmp_path / "runs/my/config.json").touch()
+    monkeypatch.chdir(tmp_path)
+    check(addnorm, tmp_path, ["generate", name, "--prompt", "x"], said)
+
+
 def test_a_current_folder_that_is_gone_is_named(
     tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

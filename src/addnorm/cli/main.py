@@ -207,11 +207,8 @@ def status(words: Sequence[str]) -> int:
         code: int | None = app(words)
         sys.stdout.flush()
         return code or 0
-    except BrokenPipeError:
-        # The reader of our output closed the pipe, as `head` does, which is not an error. Discard
-        # the output that Python would flush at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except (BrokenPipeError, SystemExit) as error:
+        return _without_reader(error)
     except (InputError, CycloptsError) as error:
         text = message_of(error, app, words)
         return failed("; ".join([text, *getattr(error, "__notes__", ())]), 2)
@@ -223,6 +220,19 @@ def status(words: Sequence[str]) -> int:
         return _lost(error)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _without_reader(error: BaseException) -> int:
+    """The status where the reader of our output closed the pipe, as `head` does: 0, no error.
+
+    Raises an exit that has another cause; rich turns a closed pipe into one.
+    """
+    if not isinstance(error, BrokenPipeError) and not isinstance(
+        error.__context__, BrokenPipeError
+    ):
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python flushes at exit
+    return 0
 
 
 def _lost(error: RankLostError) -> int:
