@@ -41,6 +41,11 @@ def test_mistakes_are_one_message(run: Path, tmp_path: Path, addnorm: Command) -
     code, _, err = addnorm("export", tmp_path / "nothing", tmp_path / "x")
     assert code == 2
     assert err.startswith(f"addnorm: {tmp_path / 'nothing'}: no such folder")
+    (tmp_path / "my.txt").write_text("years of work")
+    for to in ("web", "gguf", "hf"):
+        code, _, err = addnorm("export", run, tmp_path / "my.txt", "--to", to)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert (tmp_path / "my.txt").read_text() == "years of work"
     code, _, err = addnorm("export", run, tmp_path / "x", "--to", "tf")
     assert code == 2
     assert not (tmp_path / "x").exists()

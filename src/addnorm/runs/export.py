@@ -75,7 +75,7 @@ def export_run(
     """Export the model of a run to `out`, in its own or another dtype; return messages for users.
 
     An earlier export there is replaced, and the first message says so. Raises `InputError` if `out`
-    holds a run, or if the other library lacks a part.
+    holds a run or is a file of another kind, or if the other library lacks a part.
     """
     _check(run, out, to, family)
     replaced = out.is_file() or (out.is_dir() and any(out.iterdir()))
@@ -133,12 +133,7 @@ def _check(run: TrainedModel, out: Path, to: Form, family: str | None) -> None:
         raise InputError(f"{out}: an export cannot replace its own model: give another `out`")
     if (out / DIGESTS).is_file() or (out / "checkpoints").is_dir():
         raise InputError(f"{out}: holds a run, which an export would replace: give another `out`")
-    if out.is_dir() if to in SINGLE_FILES else out.is_file():
-        here, wanted = ("folder", "file") if to in SINGLE_FILES else ("file", "folder")
-        raise InputError(f"{out}: is a {here}: {to} needs the name of a {wanted}")
-    if to in SINGLE_FILES and not out.parent.is_dir():
-        raise InputError(f"{out}: there is no folder {out.parent} for the file")
-    check_writable(out)
+    _check_place(out, to)
     if family is not None and to != "hf":
         raise InputError(f"`family` is for hf only: leave it out with {to}")
     task = task_of_head(run.recipe.model.head)
@@ -147,6 +142,21 @@ def _check(run: TrainedModel, out: Path, to: Form, family: str | None) -> None:
             f"{run.name}: {task.name} is a custom task, which other libraries do not have: use the "
             f"run itself, by `{run.call}`"
         )
+
+
+def _check_place(out: Path, to: Form) -> None:
+    """Raise `InputError` where this form cannot be written, or would replace what is none."""
+    if out.is_dir() if to in SINGLE_FILES else out.is_file():
+        here, wanted = ("folder", "file") if to in SINGLE_FILES else ("file", "folder")
+        raise InputError(f"{out}: is a {here}: {to} needs the name of a {wanted}")
+    if out.is_file() and out.suffix.lower() != SINGLE_FILES[to]:
+        raise InputError(
+            f"{out}: is there already, and is no {to} file by its name, which would end in "
+            f"{SINGLE_FILES[to]}: give another `out`"
+        )
+    if to in SINGLE_FILES and not out.parent.is_dir():
+        raise InputError(f"{out}: there is no folder {out.parent} for the file")
+    check_writable(out)
 
 
 def shaped_of(run: TrainedModel) -> ModelSpec:

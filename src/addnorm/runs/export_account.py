@@ -48,8 +48,8 @@ TOKEN_IDS = {
 decoding.
 """
 
-SINGLE_FILES: tuple[Form, ...] = ("gguf", "web")
-"""The forms that are one file; the others are folders."""
+SINGLE_FILES: dict[Form, str] = {"gguf": ".gguf", "web": ".html"}
+"""The forms that are one file, and how its name ends."""
 
 GGUF_ENDS = 3
 """How many end tokens a GGUF file has keys for: of a text, of a turn and of a message."""
