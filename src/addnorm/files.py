@@ -106,8 +106,8 @@ def check_model_folder(folder: Path) -> None:
 
 def _models_in(folder: Path) -> dict[str, Path]:
     """The folders of models that lie in a folder, by name."""
-    found = (file.parent for name in MODEL_FILES for file in folder.glob(f"*/{name}"))
-    return {model.name: model for model in sorted(found)}
+    models = (file.parent for name in MODEL_FILES for file in folder.glob(f"*/{name}"))
+    return {model.name: model for model in sorted(models)}
 
 
 def _near_in_runs(folder: Path) -> str:

@@ -295,7 +295,7 @@ def test_python_m_and_a_reader_that_leaves(run_of: RunOf) -> None:
 
 
 @pytest.mark.long
-def test_help_for_a_reader_that_leaves_is_no_error() -> None:
+def test_help_ends_well_for_a_reader_that_leaves() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "addnorm", "train", "--help"],
         stdout=subprocess.PIPE,

@@ -145,14 +145,14 @@ def _check(run: TrainedModel, out: Path, to: Form, family: str | None) -> None:
 
 
 def _check_place(out: Path, to: Form) -> None:
-    """Raise `InputError` where this form cannot be written, or would replace what is none."""
+    """Raise `InputError` where this form cannot be written, or would replace another file."""
     if out.is_dir() if to in SINGLE_FILES else out.is_file():
         here, wanted = ("folder", "file") if to in SINGLE_FILES else ("file", "folder")
         raise InputError(f"{out}: is a {here}: {to} needs the name of a {wanted}")
     if out.is_file() and out.suffix.lower() != SINGLE_FILES[to]:
         raise InputError(
-            f"{out}: is there already, and is no {to} file by its name, which would end in "
-            f"{SINGLE_FILES[to]}: give another `out`"
+            f"{out}: is there already, without the ending {SINGLE_FILES[to]} of a {to} file: "
+            "give another `out`"
         )
     if to in SINGLE_FILES and not out.parent.is_dir():
         raise InputError(f"{out}: there is no folder {out.parent} for the file")
