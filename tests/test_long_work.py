@@ -32,9 +32,14 @@ def test_a_log_has_a_first_line_after_two_seconds_and_then_fewer(
     assert [*islice(shown_each_second(), 3)] == [1, 2, 3]
 
 
-def test_a_log_has_lines_and_short_work_none(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_log_or_a_dumb_terminal_has_lines_and_short_work_none(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "PATIENCE", 0.02)
-    console = Console(file=io.StringIO())
+    console = Console(
+        file=io.StringIO(), force_terminal=terminal, color_system=None, _environ={"TERM": "dumb"}
+    )
     with long_work(console, "encoding the data"):
         wait_for("encoding", console)
     assert text_of(console).startswith("encoding the data: 0 s so far\n")

@@ -67,7 +67,7 @@ def long_work(console: Console, what: str) -> Generator[Callable[[str], None]]:
 
     if console.quiet:
         yield rename
-    elif console.is_terminal:
+    elif console.is_interactive:
         status = Status("", console=console)
 
         def show(seconds: int) -> None:
@@ -121,7 +121,7 @@ def counted_work(console: Console, what: str, total: int) -> Generator[Advance]:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not console.is_interactive,
     )
     task = bar.add_task(what, total=total)
     state = what
@@ -131,7 +131,7 @@ def counted_work(console: Console, what: str, total: int) -> Generator[Advance]:
         state = f"{done:,}/{total:,} · {name or what}"
         bar.update(task, completed=done, description=name or what)
 
-    is_log = not (console.is_terminal or console.quiet)
+    is_log = not (console.is_interactive or console.quiet)
     lines = ticking(lambda seconds: say(console, state, seconds), shown_after())
     with bar, lines if is_log else nullcontext():
         yield advance

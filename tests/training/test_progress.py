@@ -68,6 +68,13 @@ def test_a_notebook_shows_a_bar_or_without_ipywidgets_lines(
     assert not progress.shows_bars(Console(file=io.StringIO()))
 
 
+def test_a_terminal_that_redraws_nothing_has_lines_as_a_log_has() -> None:
+    dumb = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    with ProgressBar(dumb) as bar:
+        bar.on_step(step_event(1, 10, 2.0, 100))
+    assert "step 1/10 · loss 2.000" in dumb.file.getvalue()
+
+
 def test_counts_from_the_step_at_which_a_run_resumes(console: Console) -> None:
     with ProgressBar(console) as bar:
         bar.on_step(step_event(9001, 10_000, 1.0, 1))

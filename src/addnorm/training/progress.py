@@ -32,8 +32,10 @@ BETWEEN_VALIDATIONS = 5.0
 
 
 def shows_bars(console: Console) -> bool:
-    """Whether a console shows progress bars: a terminal does, and a notebook with ipywidgets."""
-    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+    """Whether a console shows progress bars: a terminal that redraws (`TERM` is not `dumb`) does, and
+    a notebook with ipywidgets.
+    """
+    return console.is_interactive or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 def tell(console: Console, line: str) -> None:
@@ -139,10 +141,10 @@ def text_progress(console: Console, what: str, characters: int) -> Generator[Cal
         TimeRemainingColumn(compact=True),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=not console.is_interactive,
     )
     task = bar.add_task(what, total=None)
-    if not console.is_terminal and characters >= LONG:
+    if not console.is_interactive and characters >= LONG:
         console.out(f"{what}: {characters:,} characters", highlight=False)
 
     def advance(more: int) -> None:
@@ -156,7 +158,7 @@ def text_progress(console: Console, what: str, characters: int) -> Generator[Cal
         state = f", {share}" if done else ""
         console.out(f"{what}{state}: {seconds} s so far", highlight=False)
 
-    lines = nullcontext() if console.is_terminal else ticking(show, shown_after())
+    lines = nullcontext() if console.is_interactive else ticking(show, shown_after())
     with bar, lines:
         yield advance
 
