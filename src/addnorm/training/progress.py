@@ -32,8 +32,8 @@ BETWEEN_VALIDATIONS = 5.0
 
 
 def shows_bars(console: Console) -> bool:
-    """Whether a console shows progress bars: a terminal that redraws (`TERM` is not `dumb`) does, and
-    a notebook with ipywidgets.
+    """Whether a console shows progress bars: a terminal does, unless its `TERM` is `dumb`, and a
+    notebook with ipywidgets.
     """
     return console.is_interactive or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
