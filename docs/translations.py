@@ -229,10 +229,30 @@ def fault_of(message: Message) -> str | None:
         return "untranslated"
     if re.match(r"(\d+[.)]|[-+*>]|#+) ", after):
         return "begins as a list, a quotation or a heading does, of which Sphinx takes none"
+    if wrong := [f"{word} for {OTHER_WORDS[word]}" for word in OTHER_WORDS if word in after]:
+        return f"has {', '.join(wrong)}"
     if lost := marks(before) ^ marks(after):
         return f"differs in {', '.join(sorted(lost))}"
     return None
 
+
+OTHER_WORDS = {
+    "专家混合": "混合专家",
+    "两个核心": "两个核",
+    "前馈网络": "前馈层",
+    "可选依赖": "附加包",
+    "潜向量": "潜在向量",
+    "结束符": "结束词元",
+    "聊天模板": "对话模板",
+    "融合内核": "融合算子",
+    "起始符": "起始词元",
+    "运行目录": "运行文件夹",
+    "逐层缩放": "层缩放",
+    "逐比特": "逐位",
+    "隐状态": "隐藏状态",
+    "注意力核心": "注意力内核",
+}
+"""Second words for what has a first: a term has one word, on every page."""
 
 MARKS = r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)|\{\w+\}(?=`)|\*\*|(?<![\w.])\d+(?:[,.]\d+)*(?!\w)"
 """Code, formulas, where links go, roles, strong emphasis, and numbers."""

@@ -29,6 +29,7 @@ def test_every_string_of_the_pages_is_in_chinese(tmp_path: Path) -> None:
     [
         ("见[掩码](masks.md)、`eps = 1e-5`、$x^2$，**全部 3** 个。", None),
         ("1. 见[掩码](masks.md)、`eps = 1e-5`、$x^2$，**全部 3** 个。", "begins as a list"),
+        ("见专家混合。", "has 专家混合 for 混合专家"),
         ("", "untranslated"),
         (LINKED, "untranslated"),
         ("见[掩码](norms.md)、`eps = 1e-5`、$x^2$，**全部 3** 个。", "](masks.md)"),
@@ -42,6 +43,11 @@ def test_every_string_of_the_pages_is_in_chinese(tmp_path: Path) -> None:
 def test_a_fault_of_a_translation_is_named(after: str, fault: str | None) -> None:
     found = translations.fault_of(Message(LINKED, after))
     assert found == fault or (fault and found and fault in found)
+
+
+def test_the_readme_has_one_word_for_a_term() -> None:
+    readme = (translations.HERE.parent / "README.zh-CN.md").read_text("utf-8")
+    assert not [word for word in translations.OTHER_WORDS if word in readme]
 
 
 @pytest.mark.parametrize(
