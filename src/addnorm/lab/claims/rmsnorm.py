@@ -87,7 +87,7 @@ CLAIM = Claim(
         "Zhang & Sennrich (2019) measured unfused norms in recurrent and Transformer models; with "
         "fused kernels little of the difference is left.",
         "Zhang 与 Sennrich（2019）在循环与 Transformer 模型中测量了未融合的归一化；"
-        "使用融合内核后差异所剩无几。",
+        "使用融合算子后差异所剩无几。",
     ),
     literature_finds="supported",
     predicted=("As good; hardly cheaper.", "同样好；几乎不更省。"),
