@@ -64,7 +64,7 @@ from addnorm.nn.vectors import VectorHead
 from addnorm.quantize import is_quantized
 
 EXPORTING = Lock()
-"""torch traces one model at a time, and no model runs beside it: exports in threads wait."""
+"""torch traces one model at a time, and none runs meanwhile: exports in threads wait."""
 
 EXTERNAL = 2**30
 """The weight size above which weights are in a separate file (protobuf's limit is 2 GiB)."""
