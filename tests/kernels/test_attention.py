@@ -1,4 +1,4 @@
-"""The gradient of attention by the operator is that of the definition in float64."""
+"""Attention and its gradient by the operators are those of the definition in float64."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from tests.kernels.attending import gradients, in_float64, inputs_of, other_layo
 from torch import Tensor
 
 from addnorm.compiler import has_compiler
-from addnorm.kernels.attention import OPERATOR, attention
+from addnorm.kernels.attention import FORWARD, OPERATOR, attention
 from addnorm.kernels.build import load_operator
 from addnorm.nn.linear import multiplies_bfloat16
 
@@ -31,16 +31,22 @@ SIZES = [
 @pytest.fixture(autouse=True)
 def operator() -> None:
     load_operator(OPERATOR)
+    load_operator(FORWARD)
 
 
+@pytest.mark.parametrize("by_torch", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_the_gradient_is_that_of_the_definition(sizes, causal: bool) -> None:
+def test_output_and_gradient_are_those_of_the_definition(
+    sizes, causal: bool, by_torch: bool
+) -> None:
     inputs, scale = inputs_of(*sizes, dtype=torch.bfloat16), 0.4
     if causal and sizes[2] != sizes[3]:
         pytest.skip("a causal mask has as many keys as queries")
 
-    got = gradients(lambda q, k, v: attention(q, k, v, causal=causal, scale=scale), *inputs)
+    got = gradients(
+        lambda q, k, v: attention(q, k, v, causal=causal, scale=scale, by_torch=by_torch), *inputs
+    )
     wide = in_float64(inputs, causal=causal, scale=scale)
     # The mean gradient of a query's weights is computed from an output that is rounded.
     largest = max((float(x.abs().max()) for x in wide if x.numel()), default=0.0)

@@ -59,10 +59,14 @@ SIDES: dict[str, tuple[Cost, Cost]] = {
     "few_queries": (lambda c: 1 + (c.few_queries > 0), lambda c: 2 - (c.few_queries > 0)),
     "short_keys": (lambda c: 1 + (c.short_keys > 0), lambda c: 2 - (c.short_keys > 0)),
     "many_scores": (lambda c: 1 + (c.many_scores < UNLIMITED), lambda c: 1 + (c.many_scores > 1e9)),
-    "logits_at_once": (lambda c: 2**22 / c.logits_at_once, lambda c: c.logits_at_once / 2**20),
+    "logits_at_once": (lambda c: 2**23 / c.logits_at_once, lambda c: c.logits_at_once / 2**20),
     "attention": (
         lambda c: 1 + (c.attention == "operator"),
         lambda c: 2 - (c.attention == "operator"),
+    ),
+    "attention_forward": (
+        lambda c: 1 + (c.attention_forward == "operator"),
+        lambda c: 1 + (c.attention_forward == "torch"),
     ),
     "causal_attention": (
         lambda c: 1 + (c.causal_attention == "operator"),
@@ -76,6 +80,10 @@ SIDES: dict[str, tuple[Cost, Cost]] = {
         lambda c: 1 + (c.cross_entropy == "operator"),
         lambda c: 1 + (c.cross_entropy == "torch"),
     ),
+    "add_norm": (
+        lambda c: 1 + (c.add_norm == "operator"),
+        lambda c: 1 + (c.add_norm == "torch"),
+    ),
     "keep_pages": (lambda c: 1 + c.keep_pages, lambda c: 2 - c.keep_pages),
 }
 EXPECTED: dict[str, tuple[Any, Any]] = {
@@ -84,11 +92,16 @@ EXPECTED: dict[str, tuple[Any, Any]] = {
     "few_queries": (0, 8),
     "short_keys": (0, 1024 if multiplies_bfloat16 else 0),
     "many_scores": (UNLIMITED if multiplies_bfloat16 else 2**22, 2**22),
-    "logits_at_once": (2**22, 2**20),
+    "logits_at_once": (2**23, 2**20),
     "attention": ("torch", "operator" if multiplies_bfloat16 and has_compiler() else "torch"),
+    "attention_forward": (
+        "torch",
+        "operator" if multiplies_bfloat16 and has_compiler() else "torch",
+    ),
     "causal_attention": ("torch", "operator" if has_compiler() else "torch"),
     "activation": ("torch", "operator" if has_compiler() else "torch"),
     "cross_entropy": ("torch", "operator" if has_compiler() else "torch"),
+    "add_norm": ("torch", "operator" if has_compiler() else "torch"),
     "keep_pages": (not pages_can_be_kept(), True),
 }
 

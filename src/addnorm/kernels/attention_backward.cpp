@@ -6,64 +6,13 @@
 // and only the gradient of q is turned at the end. The gradient of a head depends neither on others
 // nor on the number of threads.
 
-#include "heads.h"
-
-#include <torch/headeronly/util/BFloat16.h>
-
-namespace at::native::cpublas {  // of libtorch_cpu, in no header of the stable interface
-void brgemm(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, bool add,
-            const c10::BFloat16* a, const c10::BFloat16* b, float* c, bool paired);
-void brgemm_release(bool paired);
-}  // namespace at::native::cpublas
+#include "paired_products.h"
 
 namespace {
 
 using namespace addnorm;
 
 constexpr int64_t BLOCK = 64;  // keys at a time
-
-// c = a b, or c += a b: `a` has m rows of k. The rows of b are interleaved in pairs: b[0][0],
-// b[1][0], b[0][1], b[1][1], … (`in_pairs`), as oneDNN reads them.
-inline void multiply(int64_t m, int64_t n, int64_t k, const BFloat16* a, int64_t lda,
-                     const BFloat16* b, int64_t ldb, float* c, int64_t ldc, bool add = false) {
-  auto numbers = [](const BFloat16* x) { return reinterpret_cast<const c10::BFloat16*>(x); };
-  at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, numbers(a), numbers(b), c, true);
-}
-
-using Input = Matrix<const BFloat16>;
-using Output = Matrix<BFloat16>;
-
-// The rows interleaved in pairs; two of them take `line` pairs of numbers.
-void in_pairs(const Input& of, BFloat16* to, int64_t line) {
-  for (int64_t i = 0; i < of.rows; i += 2, to += 2 * line)
-    along(of.width, [&](int64_t d, int64_t n) {
-      const Bits even = (Bits)load(of.row(i) + d, n), odd = (Bits)load(of.row(i + 1) + d, n);
-      const Bits pairs = even >> 16 | odd;
-      std::memcpy(to + 2 * d, &pairs, 2 * n * sizeof(BFloat16));
-    });
-}
-
-template <typename Number>
-void transposed(const Matrix<const Number>& of, Number* to) {
-  for (int64_t i = 0; i < of.rows; i += WIDTH) {
-    const int64_t n = std::min(WIDTH, of.rows - i);
-    for (int64_t d = 0; d < of.width; ++d) {
-      Number column[WIDTH];
-      for (int64_t r = 0; r < n; ++r) column[r] = of.row(i + r)[d];
-      std::memcpy(to + d * of.rows + i, column, n * sizeof(Number));
-    }
-  }
-}
-
-// The transposed matrix with its rows interleaved in pairs: pairs of a row are a number.
-void transposed_in_pairs(const Input& of, BFloat16* to) {
-  struct Pair {
-    BFloat16 even, odd;
-  };
-  const auto* pairs = reinterpret_cast<const Pair*>(of.data);
-  transposed(Matrix<const Pair>{pairs, of.rows, of.width / 2, of.stride / 2},
-             reinterpret_cast<Pair*>(to));
-}
 
 struct Head {
   Input q, k, v, y, dy;

@@ -44,6 +44,10 @@ class KernelChoices:
     """Number of logits that the loss of a vocabulary materialises at once."""
     attention: Literal["torch", "operator"] = "torch"
     """What computes the gradient of attention in bfloat16: torch, or the operator in `kernels`."""
+    attention_forward: Literal["torch", "operator"] = "torch"
+    """What computes the output of attention in bfloat16 where the operator computes its gradient:
+    torch, or another operator.
+    """
     causal_attention: Literal["torch", "operator"] = "torch"
     """What computes causal attention and its gradient in float32, with 64 to 512 keys: torch, or
     the operator in `kernels`.
@@ -52,6 +56,10 @@ class KernelChoices:
     """What computes GELU by tanh, squared ReLU and gates: torch, or the operator in `kernels`."""
     cross_entropy: Literal["torch", "operator"] = "torch"
     """What computes the loss of classes with its gradient: torch, or the operator in `kernels`."""
+    add_norm: Literal["torch", "operator"] = "torch"
+    """What computes dropout, sum and norm of post-norm sublayers: torch, or the operator in
+    `kernels`, whose masks are others.
+    """
     keep_pages: bool = True
     """Whether memory that a training step frees is kept for the next one."""
 

@@ -8,6 +8,7 @@ from pydantic import FiniteFloat, PositiveFloat
 from torch import nn
 
 from addnorm.config import config
+from addnorm.nn.add_norm import normed_sum
 from addnorm.nn.built import built_module
 from addnorm.nn.depth import Depth
 from addnorm.nn.dropout import Dropout
@@ -28,7 +29,7 @@ class PostNorm(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Hidden, f: Sublayer, valid: Valid | None = None) -> Hidden:
-        return self.norm(x + self.dropout(f(x)), valid)
+        return normed_sum(f(x), x, self.norm, self.dropout, valid)
 
 
 @config

@@ -228,7 +228,7 @@ def _grouped_cross_entropy_sum(
     """Cross-entropy computed a few rows at a time, outside of a compiled CPU graph."""
 
     def logits(rows: Tensor) -> Tensor:
-        return head(rows[None], ctx)[0]
+        return head(rows[None], ctx).squeeze(0)  # its gradient is a view, that of [0] a copy
 
     size = max(1, logits_at_once // head.weight.shape[0])
     loss = partial(loss_and_gradient, smoothing=label_smoothing)

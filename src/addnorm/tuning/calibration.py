@@ -23,13 +23,14 @@ from torch.nn import functional as F
 from addnorm.atomic import atomic_file
 from addnorm.config import config
 from addnorm.files import cache_folder, read_file
-from addnorm.kernels import activations, attention, causal_attention, cross_entropy
+from addnorm.kernels import activations, add_norm, attention, causal_attention, cross_entropy
 from addnorm.kernels.build import has_operator
 from addnorm.machine import file_name, processor
 from addnorm.nn.activations import gated, gelu_tanh
 from addnorm.nn.attention.kernels import dot_product_attention, plain_products
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
 from addnorm.nn.cross_entropy import cross_entropy_and_gradient
+from addnorm.nn.dropout import keep_mask
 from addnorm.nn.linear import linear, multiplies_bfloat16, onednn
 from addnorm.nn.masks import Causal, Full
 from addnorm.tuning.pages import NoAnswerError, allocating
@@ -51,11 +52,11 @@ NOISE = 1.05
 """How many times faster than torch's own a kernel must be in three rounds of four to be chosen."""
 
 SECONDS = 0.05
-"""How long each choice is measured at least; there are thirteen measurements."""
+"""How long each choice is measured at least; there are fifteen measurements."""
 
 QUERIES = (8, 1)
 KEYS = (1024, 256)
-LOGITS = (2**22, 2**20)
+LOGITS = (2**22, 2**23, 2**20)
 
 VALUES: Mapping[str, Sequence[object]] = {
     "product": ("torch", "onednn"),
@@ -65,34 +66,42 @@ VALUES: Mapping[str, Sequence[object]] = {
     "many_scores": (2**22, UNLIMITED),
     "logits_at_once": LOGITS,
     "attention": ("torch", "operator"),
+    "attention_forward": ("torch", "operator"),
     "causal_attention": ("torch", "operator"),
     "activation": ("torch", "operator"),
     "cross_entropy": ("torch", "operator"),
+    "add_norm": ("torch", "operator"),
     "keep_pages": (True, False),
 }
 """The valid values of each choice."""
 
 OPERATORS = {
     "attention": attention.OPERATOR,
+    "attention_forward": attention.FORWARD,
     "causal_attention": causal_attention.OPERATOR,
     "activation": activations.OPERATOR,
     "cross_entropy": cross_entropy.OPERATOR,
+    "add_norm": add_norm.OPERATOR,
 }
 """The operator of each choice that has one."""
 
 HEADINGS = {
     "attention": "bfloat16 attention, 256 keys, by any kernel",
+    "attention_forward": "bfloat16 attention, 256 keys, its output",
     "causal_attention": "float32 attention, 256 keys, causal",
     "activation": "activations",
     "cross_entropy": "cross-entropy and its gradient",
+    "add_norm": "dropout, sum and norm",
 }
 """The headings of their measurements."""
 
 EVERY_OPERATOR = KernelChoices(
     attention="operator",
+    attention_forward="operator",
     causal_attention="operator",
     activation="operator",
     cross_entropy="operator",
+    add_norm="operator",
 )
 
 ROUNDS = 2
@@ -264,6 +273,7 @@ def _chosen(fastest: Fastest) -> KernelChoices:
         causal_attention=_operator(fastest, "causal_attention", causal_attention_gradients),
         activation=_operator(fastest, "activation", activation),
         cross_entropy=_operator(fastest, "cross_entropy", cross_entropies),
+        add_norm=_operator(fastest, "add_norm", normed_sums),
         keep_pages=_keeps_pages(fastest),
         **(_in_bfloat16(fastest) if multiplies_bfloat16 else EMULATED),
     )
@@ -282,6 +292,7 @@ def _in_bfloat16(fastest: Fastest) -> dict[str, Any]:
         "bias": fastest("bfloat16 products with a bias", biases()),
         "short_keys": _largest(fastest, "bfloat16 attention, {} keys", short_keys, KEYS),
         "attention": _operator(fastest, "attention", attention_gradients),
+        "attention_forward": _operator(fastest, "attention_forward", attention_outputs),
         "many_scores": 2**22 if scores == "blocks" else UNLIMITED,
     }
 
@@ -437,6 +448,15 @@ def attention_gradients() -> dict[str, Work]:
     return short_keys(256) | {"operator": _under(step, attention="operator")}
 
 
+def attention_outputs() -> dict[str, Work]:
+    """The same by the operator of the gradient, with the output of each kernel."""
+    step = _trained_attention(256)
+    return {
+        name: _under(step, attention="operator", attention_forward=name)
+        for name in ("torch", "operator")
+    }
+
+
 def causal_attention_gradients() -> dict[str, Work]:
     """Training attention over 256 tokens in float32."""
     q, k, v = (_random(4, 2, 256, 64) for _ in range(3))
@@ -484,16 +504,25 @@ def activation() -> dict[str, Work]:
 
 
 def losses() -> dict[str, Work]:
-    """Logits, cross-entropy and gradient of 512 tokens over 8,192 words, in groups of rows."""
-    x, weight = _random(512, 16).detach(), _random(8192, 16)
-    targets = torch.arange(512, device="cpu")
+    """Logits, loss and all gradients of 1,024 tokens over 8,192 words, in groups of rows.
+
+    What few rows at a time gain by logits in the cache they lose by reading the matrix and its
+    gradient more often.
+    """
+    x, weight = _random(1024, 64).detach(), _random(8192, 64).detach()
+    targets, of_weight = torch.arange(1024, device="cpu"), torch.zeros(8192, 64, device="cpu")
 
     def step(rows: int) -> None:
         for part, of_part in zip(x.split(rows), targets.split(rows), strict=True):
-            loss = F.cross_entropy(part @ weight.t(), of_part)
-            torch.autograd.grad(loss, weight)
+            logits = part @ weight.t()
+            _, grad = cross_entropy_and_gradient(logits, of_part, 0.0, ignored=-1)
+            of_weight.add_(grad.t() @ part)
+            _ = grad @ weight
 
-    return {str(n): _under(partial(step, n // 8192), logits_at_once=n) for n in LOGITS}
+    by = "operator" if has_operator(cross_entropy.OPERATOR) else "torch"
+    return {
+        str(n): _under(partial(step, n // 8192), logits_at_once=n, cross_entropy=by) for n in LOGITS
+    }
 
 
 def cross_entropies() -> dict[str, Work]:
@@ -504,6 +533,25 @@ def cross_entropies() -> dict[str, Work]:
         cross_entropy_and_gradient(logits, targets, 0.1, ignored=-1)
 
     return {name: _under(step, cross_entropy=name) for name in ("torch", "operator")}
+
+
+def normed_sums() -> dict[str, Work]:
+    """The end of a post-norm sublayer, forward and backward, in float32.
+
+    Without modules, whose calls hooks of the caller may see.
+    """
+    f, x, gain, bias = inputs = [
+        _random(*size) for size in ((512, 128), (512, 128), (128,), (128,))
+    ]
+
+    def by_torch() -> None:
+        _backward(F.layer_norm(x + f * keep_mask(f, 0.1), (128,), gain, bias), *inputs)
+
+    def by_operator() -> None:
+        _backward(add_norm.add_norm(*inputs, centred=True, eps=1e-5, p=0.1), *inputs)
+
+    works = {"torch": by_torch, "operator": by_operator}
+    return {name: _under(work, add_norm=name) for name, work in works.items()}
 
 
 def _backward(y: Tensor, *inputs: Tensor) -> None:

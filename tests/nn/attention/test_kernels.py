@@ -1,7 +1,7 @@
 """Kernel selection: every kernel gives the numbers of the definition."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -113,6 +113,30 @@ def test_by_choice_the_operator_computes_gradients(monkeypatch: pytest.MonkeyPat
         for mask, want in zip((Causal(), Full()), expected, strict=True):
             assert_close(gradients(n, mask), want, rtol=0.02, atol=0.02)
     assert calls == [True, False]
+
+
+@pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
+@pytest.mark.parametrize("by", ["torch", "operator"])
+def test_by_choice_an_operator_computes_the_output_in_bfloat16(
+    by: Literal["torch", "operator"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (kernels.operator.OPERATOR, kernels.operator.FORWARD):
+        load_operator(name)
+    seen = list[bool]()
+    attend = kernels.operator.attention
+    monkeypatch.setattr(
+        kernels.operator,
+        "attention",
+        lambda *x, by_torch, **named: (
+            seen.append(by_torch),
+            attend(*x, by_torch=by_torch, **named),
+        )[1],
+    )
+    q = torch.randn(1, 1, kernels.FEW_KEYS, 8, dtype=torch.bfloat16, requires_grad=True)
+    with use_choices(KernelChoices(attention="operator", attention_forward=by)):
+        y = dot_product_attention(q, q, q, Causal())
+    assert_close(y, dot_product_attention(q, q, q, Causal()), rtol=0.02, atol=0.02)
+    assert seen == [by == "torch"]
 
 
 @pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")

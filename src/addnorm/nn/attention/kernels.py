@@ -213,7 +213,8 @@ def _operator(q: Queries, k: Keys, v: Values, mask: Evaluated) -> Callable[..., 
         and choices().attention == "operator"
         and is_loaded(operator.OPERATOR)
     ):
-        return partial(operator.attention, causal=isinstance(mask, Causal))
+        ours = choices().attention_forward == "operator" and is_loaded(operator.FORWARD)
+        return partial(operator.attention, causal=isinstance(mask, Causal), by_torch=not ours)
     if (
         q.dtype is torch.float32
         and isinstance(mask, Causal)

@@ -30,7 +30,7 @@ def vocabulary_cross_entropy_sum(
     """
 
     def logits(rows: Tensor) -> Tensor:
-        return TokenHead.forward(head, copied(rows[None], vocabulary.group), ctx)[0]
+        return TokenHead.forward(head, copied(rows[None], vocabulary.group), ctx).squeeze(0)
 
     size = max(1, DEFAULTS.logits_at_once // vocabulary.total)  # in all processes the same
     loss = partial(loss_and_gradient, smoothing=label_smoothing, vocabulary=vocabulary)
