@@ -4,7 +4,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +245,20 @@ def test_a_stopped_run_of_data_given_in_python_promises_no_resumption(tmp_path: 
     for use in (run.embed_files, run.classify_files, run.transcribe):
         with pytest.raises(InputError, match=r"no files of images or sound|has no classes"):
             [*use([tmp_path / "a.png"])]
+
+
+@pytest.mark.slow
+def test_one_compiled_graph_writes_several_texts_at_once(run_of: RunOf) -> None:
+    run, texts = Run.open(run_of("language")), ["To be", "or", "T", "not to b"]
+    options: Any = {"beams": 1, "max_new_tokens": 9}
+    alone = [run.generate(one, **options) for one in texts]
+    options["compiled"] = run.compiled(run.decoding(beams=1), several=False)
+    streams = [run.stream(one, **options) for one in texts]
+    pieces = [*zip_longest(*streams, fillvalue="")]  # a piece of each in turn
+    assert ["".join(of_one) for of_one in zip(*pieces, strict=True)] == alone
+    with ThreadPoolExecutor(4) as threads:
+        written = [*threads.map(lambda one: run.write([one], **options)[0][0].text, texts * 5)]
+    assert written == alone * 5
 
 
 def test_other_data_for_another_task_are_refused_with_advice_on_the_data(run_of: RunOf) -> None:

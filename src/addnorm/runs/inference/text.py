@@ -1,6 +1,7 @@
 """Using a trained model on new text: generate, translate, classify, tag, embed."""
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, replace
 from typing import get_args
 
@@ -259,13 +260,15 @@ def _translator(
 ) -> EncoderDecoderModel | CompiledTranslation:
     if isinstance(compiled, EarlyExit):
         raise InputError("early exits are for encoders and decoders: a translator has none")
-    return compiled if isinstance(compiled, CompiledTranslation) else model
+    return copy(compiled) if isinstance(compiled, CompiledTranslation) else model
 
 
 def _continuation(
     model: DecoderModel, compiled: Compiled | None, never: Sequence[int]
 ) -> Continuation | CompiledContinuation | SelfSpeculation:
-    if isinstance(compiled, CompiledContinuation | SelfSpeculation):
+    if isinstance(compiled, CompiledContinuation):
+        return copy(compiled)  # with a state of its own: other threads may write by the same graph
+    if isinstance(compiled, SelfSpeculation):
         return compiled
     if isinstance(compiled, EarlyExit):
         check_exits_early(model)
