@@ -235,6 +235,11 @@ ALIASES: dict[str, tuple[str, ...]] = {
 """Other libraries' names, and common words, for names of ours; the likeliest meaning first."""
 
 
+def with_article(words: str) -> str:
+    """The words with `a` or `an` before them."""
+    return f"{'an' if words[:1].lower() in 'aeiou' else 'a'} {words}"
+
+
 def nearest(name: str, valid: Iterable[str], spell: Callable[[str], str] = repr) -> str:
     """The hint `Did you mean ...?` with the valid name closest to `name`, or an empty string.
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from tests.commands import run_all
 from tests.runs.own_parts import forgotten
 from tests.runs.tiny import quiet, write_recipe
@@ -177,3 +178,9 @@ def test_a_text_is_read_as_a_custom_task_encodes_it_or_refused(folder: Path) -> 
         run = train_run(recipe, folder / "counts", resume=False, console=quiet())
         pieces = look(run, "a b", views=["depth"]).prepared.pieces["stack"]
         assert "".join(pieces).strip() == "a b"
+        ids = run.tokenizers.source.encode("a b")
+        states, _ = run.model.hidden(torch.tensor([ids]))  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+        torch.testing.assert_close(run.embed("a b"), states[0].mean(0))
+        assert run.embed([]).shape == (0, 16)
+        with pytest.raises(InputError, match="an unframed model does not classify"):
+            run.classify("a b")

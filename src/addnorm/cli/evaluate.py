@@ -13,7 +13,7 @@ from addnorm.cli.lines import one_line
 from addnorm.cli.main import NewFile
 from addnorm.cli.plot import check_picture
 from addnorm.cli.where import ALONE, Imports, InProcesses, import_named
-from addnorm.errors import InputError
+from addnorm.errors import InputError, with_article
 from addnorm.runs.options import Split, Weights
 
 if TYPE_CHECKING:
@@ -115,11 +115,12 @@ def _check(
             )
     if predictions is not None and not task.predicts_lines:
         raise InputError(
-            f"a {task.name} model predicts no line for each example: leave --predictions out"
+            f"{with_article(task.name)} model predicts no line for each example: leave "
+            "--predictions out"
         )
     if confusion is not None:
         if not task.one_class:
             raise InputError(
-                f"a {task.name} model has no classes to confuse: leave --confusion out"
+                f"{with_article(task.name)} model has no classes to confuse: leave --confusion out"
             )
         check_picture(confusion, "--confusion")

@@ -20,7 +20,7 @@ from addnorm.data.ids.forecast_windows import ForecastWindows
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.errors import InputError, check_choice
+from addnorm.errors import InputError, check_choice, with_article
 from addnorm.generate.early_exit import EarlyExit, check_exits_early
 from addnorm.generate.rules import NO_RULES
 from addnorm.long_work import long_work
@@ -211,7 +211,8 @@ def check_early(run: TrainedModel) -> None:
     check_exits_early(run.model)
     if not run.task_value.exits_early:
         raise InputError(
-            f"`exit`: early exit needs class or token probabilities: a {run.task} model has none"
+            "`exit`: early exit needs class or token probabilities: "
+            f"{with_article(run.task)} model has none"
         )
 
 

@@ -14,7 +14,7 @@ from addnorm.data import ChatConfig, Corpus, LabelledSeriesConfig, medium_of
 from addnorm.data.example import PROPERTIES, Medium, has_files, has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.errors import InputError, check_choice, choices, nearest
+from addnorm.errors import InputError, check_choice, choices, nearest, with_article
 from addnorm.models import DecoderConfig, DualEncoderModel, Model
 from addnorm.models.weights import weights_of
 from addnorm.notebooks import html_table
@@ -115,8 +115,8 @@ class TrainedModel:
 
     def __repr__(self) -> str:
         n = sum(weight.numel() for weight in self.weights.values())
-        article = "an" if (kind := self.recipe.model.kind).startswith("encoder") else "a"
-        return f"<{type(self).__name__} of {article} {kind}: {n:,} weights, {self.name}>"
+        kind = with_article(self.recipe.model.kind)
+        return f"<{type(self).__name__} of {kind}: {n:,} weights, {self.name}>"
 
     def _repr_html_(self) -> str:
         n = sum(weight.numel() for weight in self.weights.values())

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from addnorm import tasks
 from addnorm.data.batches.buckets import BatchingConfig
 from addnorm.data.examples import Corpus
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError, choices, with_article
 from addnorm.models import (
     DecoderConfig,
     DualEncoderConfig,
@@ -180,8 +180,9 @@ def check_batching(task: Task, batching: BatchingConfig) -> None:
         return
     kind = f"train.batching.kind = {kind_of(batching)!r}"
     if wanted is not None:
+        plain = task.name.replace("_", " ")
         raise InputError(
-            f"{kind} hides no tokens, and a {task.name.replace('_', ' ')} model learns to predict "
+            f"{kind} hides no tokens, and {with_article(plain)} model learns to predict "
             f"those: give {kind_of(wanted)!r}"
         )
     models = {
@@ -224,4 +225,4 @@ class HasTask(Protocol):
 def wrong_task(model: HasTask, cannot: str) -> InputError:
     """Return the error for a model of another task; `cannot` names the missing ability."""
     task = model.task_value.name.replace("_", " ")
-    return InputError(f"{model.name}: a {task} model {cannot}: use `{model.call}`")
+    return InputError(f"{model.name}: {with_article(task)} model {cannot}: use `{model.call}`")

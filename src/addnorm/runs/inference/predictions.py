@@ -139,6 +139,12 @@ def input_ids(run: TrainedModel, text: str) -> list[int]:
     return [*example.tokens]
 
 
+def ids_by_task(run: TrainedModel, texts: Sequence[str | Sequence[int]]) -> list[list[int]]:
+    """The ids of texts as `input_ids` has them; a text may be given by its ids."""
+    start = [run.tokenizers.source.bos_id]
+    return [input_ids(run, text) if isinstance(text, str) else [*text] or start for text in texts]
+
+
 def _inputs(
     run: TrainedModel, encoded: Sequence[Encoded], first: int
 ) -> Iterator[tuple[str, Tensor]]:

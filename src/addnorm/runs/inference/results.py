@@ -127,3 +127,9 @@ def corpus_of(data: Corpus | DataConfig) -> Corpus:
     """Load the corpus. Raises `InputError` as `check_data` does."""
     check_data(data)
     return data if isinstance(data, Corpus) else data.load()
+
+
+def check_threshold(threshold: float) -> None:
+    """Raise `InputError` for a threshold outside of 0 to 1."""
+    if not 0.0 <= threshold <= 1.0:
+        raise InputError(f"`threshold = {threshold}`: must be at least 0 and at most 1")

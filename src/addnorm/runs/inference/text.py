@@ -47,11 +47,13 @@ from addnorm.runs.inference.chat import Messages, chat_prompt, writer_of
 from addnorm.runs.inference.decoding import later
 from addnorm.runs.inference.denoiser import BLANK, restored
 from addnorm.runs.inference.media import embedded_files, transcribed
+from addnorm.runs.inference.predictions import ids_by_task
 from addnorm.runs.inference.reranking import Judge, read_pairs
 from addnorm.runs.inference.results import (
     Classified,
     LineAnswer,
     TextPair,
+    check_threshold,
 )
 from addnorm.runs.inference.sentence_vectors import SentenceVectors, pooled
 from addnorm.runs.inference.shortening import as_shortened, check_lengths, ids_as_shortened
@@ -427,12 +429,6 @@ def classify_lines(
     return [LineAnswer(",".join(result.labels), asdict(result)) for result in results]
 
 
-def check_threshold(threshold: float) -> None:
-    """Raise `InputError` for a threshold outside of 0 to 1."""
-    if not 0.0 <= threshold <= 1.0:
-        raise InputError(f"`threshold = {threshold}`: must be at least 0 and at most 1")
-
-
 def check_follows(run: TrainedModel) -> None:
     """Raise `InputError` unless the run can write texts that follow a grammar."""
     if not isinstance(run.task_value, Language):
@@ -519,7 +515,8 @@ def _hidden(
                 "not supported: choose a pooling, which is then that of the encoder"
             )
         folder.check_width(run.recipe.model.d_model)
-    ids = _ids_to_embed(run, texts, folder)
+    by_task = folder is None and run.task_value.encodes_itself
+    ids = ids_by_task(run, texts) if by_task else _ids_to_embed(run, texts, folder)
     if folder is None:
         ids = ids_as_shortened(run, ids)
     else:
