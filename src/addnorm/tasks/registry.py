@@ -183,7 +183,8 @@ def check_batching(task: Task, batching: BatchingConfig) -> None:
         plain = task.name.replace("_", " ")
         raise InputError(
             f"{kind} hides no tokens, and {with_article(plain)} model learns to predict "
-            f"those: give {kind_of(wanted)!r}"
+            f"those: give {kind_of(wanted)!r}, or for another task its model.head, such as "
+            "'classification'"
         )
     models = {
         "masked": "an encoder with model.head.kind = 'token'",
