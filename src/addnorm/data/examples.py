@@ -23,6 +23,7 @@ from addnorm.data.example import (
     text_fields,
 )
 from addnorm.data.example import signal_digest as signal_digest
+from addnorm.data.example_columns import ExampleColumns, kinds_of, source_texts, target_texts
 from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError
 
@@ -466,7 +467,7 @@ class Corpus:
     def __post_init__(self) -> None:
         if not self.train:
             raise InputError("the corpus has no training examples")
-        kinds = {type(example) for example in self._every()}
+        kinds = set[type[Example]]().union(*map(kinds_of, self.splits.values()))
         if len(kinds) > 1 or not any(Example in kind.__mro__ for kind in kinds):
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
             if any(Example in kind.__mro__ for kind in kinds):
@@ -477,7 +478,8 @@ class Corpus:
                 f"{names} are not examples"
             )
         for split, examples in self.splits.items():
-            check_every(self.kind, examples, split)
+            if not isinstance(examples, ExampleColumns):  # which are texts
+                check_every(self.kind, examples, split)
         self._check_alike()
 
     def _check_alike(self) -> None:
@@ -536,12 +538,15 @@ class Corpus:
 
     def source_texts(self) -> Iterator[str]:
         """The texts from which a (source) tokenizer is trained: of training examples only."""
-        texts = ((example.source_text(), example.second_text()) for example in self.train)
-        return (text for pair in texts for text in pair if text)
+        first = source_texts(self.train)
+        if self.kind.second_text is Example.second_text:
+            return filter(None, first)
+        second = (example.second_text() for example in self.train)
+        return filter(None, chain.from_iterable(zip(first, second, strict=True)))
 
     def target_texts(self) -> Iterator[str]:
         """The target texts of the training examples; empty for tasks without any."""
-        return (example.target_text() for example in self.train) if self.kind.writes else iter(())
+        return iter(target_texts(self.train) if self.kind.writes else ())
 
 
 # Former names: of a class, and of methods of an example that were functions.

@@ -6,6 +6,7 @@ from typing import Any
 from addnorm.data import Corpus
 from addnorm.data.batches.buckets import BatchingConfig, DenoisingConfig
 from addnorm.data.example import has_signals
+from addnorm.data.example_columns import source_texts, target_texts
 from addnorm.data.examples import Captioned, Example, Pair, Transcribed
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import encoded_inputs, written_ids, written_rows
@@ -62,7 +63,7 @@ class SequenceToSequence(Task):
     ) -> Iterator[Encoded]:
         """Encode the source (text, image or sound) and the target, texts with their end token."""
         assert tokenizers is not None
-        targets = written_ids(tokenizers.target, [example.target_text() for example in examples])
+        targets = written_ids(tokenizers.target, target_texts(examples))
         for read, ids in zip(_sources(examples, tokenizers), targets, strict=True):
             yield read.with_targets(ids)
 
@@ -74,10 +75,8 @@ class SequenceToSequence(Task):
         if not (ours and examples and isinstance(examples[0], Pair)):
             return super().encode_split(examples, tokenizers, numbers)
         assert tokenizers is not None
-        sources = [example.source_text() for example in examples]
-        targets = [example.target_text() for example in examples]
-        read = framed_rows(self.name, tokenizers.source, sources)
-        return Compact(read, written_rows(tokenizers.target, targets))
+        read = framed_rows(self.name, tokenizers.source, source_texts(examples))
+        return Compact(read, written_rows(tokenizers.target, target_texts(examples)))
 
     def measured_with(self, metric: str, settings: EvalConfig) -> str:
         """Return the package of the metric and its settings."""
@@ -105,8 +104,7 @@ def _sources(examples: Sequence[Example], tokenizers: Tokenizers) -> Iterator[En
     """Yield the model's inputs: texts with only their end token, or images or clips."""
     if not examples or has_signals(examples[0].medium):
         return encoded_inputs(examples, None)
-    texts = [example.source_text() for example in examples]
-    ids = in_groups("translation", tokenizers.source, texts)
+    ids = in_groups("translation", tokenizers.source, source_texts(examples))
     return (Encoded(i, row, []) for i, row in enumerate(ids))
 
 

@@ -83,8 +83,10 @@ def test_it_is_the_order_of_random_shuffle(
     monkeypatch.setattr(order, "BLOCK", block)
     for seed in range(3):
         expected = list(range(n))
-        Random(seed).shuffle(expected)
-        assert shuffled(Random(seed), n).tolist() == expected
+        ours, theirs = Random(seed), Random(seed)
+        theirs.shuffle(expected)
+        assert shuffled(ours, n).tolist() == expected
+        assert ours.getstate() == theirs.getstate()
 
 
 @pytest.mark.slow

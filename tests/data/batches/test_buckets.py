@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.data import Corpus, Labelled, Pair, Report, Tagged, Text
+from addnorm.data.batches.batch import epoch_random
 from addnorm.data.batches.buckets import (
     Batch,
     Buckets,
@@ -180,6 +181,32 @@ def test_every_example_is_in_one_batch_within_the_budget(n_tokens, tokens, pad_t
         for row, i in zip(batch.inputs["inputs"].tolist(), batch.indices, strict=True):
             assert row == [4 + i] * n_tokens[i] + [0] * (len(row) - n_tokens[i])
     assert sum(batch.n_tokens for batch in batches) == sum(n_tokens)
+
+
+@given(
+    n_tokens=st.lists(st.integers(1, 12), min_size=1, max_size=60),
+    tokens=st.integers(13, 60),
+    seed=st.none() | st.integers(0, 3),
+    epoch=st.integers(0, 3),
+)
+def test_batches_are_those_of_a_plain_loop(
+    n_tokens: list[int], tokens: int, seed: int | None, epoch: int
+) -> None:
+    rng, order = epoch_random(seed, epoch), [*range(len(n_tokens))]
+    if rng:
+        rng.shuffle(order)
+    order.sort(key=n_tokens.__getitem__)
+    expected = list[list[int]]()
+    for i in order:
+        if not expected or (len(expected[-1]) + 1) * n_tokens[i] > tokens:
+            expected.append([])
+        expected[-1].append(i)
+    if rng:
+        rng.shuffle(expected)
+    corpus = encoded(n_tokens)
+    buckets = Buckets(corpus, corpus.train, tokens, seed=seed)
+    assert buckets.plan(epoch) == expected
+    assert len(buckets) == len(expected)
 
 
 def test_the_longer_side_of_a_pair_counts() -> None:

@@ -21,10 +21,11 @@ from addnorm.data import (
     Tagged,
     Text,
 )
+from addnorm.data.example import Example
 from addnorm.data.readers import tables
 from addnorm.data.readers.constructors import table
-from addnorm.data.readers.rows import Row
-from addnorm.data.readers.tables import Record, row_of
+from addnorm.data.readers.rows import Placed, Row
+from addnorm.data.readers.tables import Record, Table, row_of
 from addnorm.errors import InputError
 
 
@@ -307,14 +308,21 @@ def test_nan_is_a_missing_label(put) -> None:
 CELLS = st.one_of(st.sampled_from(["a", " b ", "", " ", "ü\0", "\ud800", 3, None]), st.just("c"))
 
 
-def outcome(rows: Iterator[Row]) -> tuple[list[Row], str]:
-    """The rows before the first error, and its message."""
-    read: list[Row] = []
+def outcome(rows: Iterator[Row | Placed]) -> tuple[list[tuple[str, Example]], Any, str]:
+    """The examples before the first error with their places, what is left out, and the message."""
+    read: list[tuple[str, Example]] = []
+    left_out: dict[str, list[str]] = {}
     try:
-        read.extend(rows)
+        for row in rows:
+            if isinstance(row, Placed):
+                read.extend(zip(*row, strict=True))
+            elif isinstance(row.content, str):
+                left_out.setdefault(row.content, []).append(row.where)
+            else:
+                read.append((row.where, row.content))
     except InputError as error:
-        return read, str(error)
-    return read, ""
+        return read, None, str(error)
+    return read, left_out, ""
 
 
 @pytest.mark.parametrize("names", [("source", "target"), ("text",), ("text", "label")])
@@ -335,10 +343,10 @@ def test_rows_by_columns_are_those_one_by_one(
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "AT_ONCE", 3)
-        assert outcome(tables.rows_of(columns, records())) == outcome(one_by_one)
+        assert outcome(tables.rows_of(columns, Table(records()))) == outcome(one_by_one)
 
 
-def test_only_the_rows_near_a_bad_one_are_read_one_by_one(
+def test_only_a_bad_row_is_read_by_itself(
     put: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = ["source\ttarget", *(f"a {n}\tb" for n in range(5000))]
@@ -354,4 +362,4 @@ def test_only_the_rows_near_a_bad_one_are_read_one_by_one(
     corpus = TableConfig(train=path, source="source", target="target").load()
     assert len(corpus.train) == 4999
     assert corpus.reports["train"].left_out == {"empty target": [f"{path}:4001"]}
-    assert len(read) == tables.AT_ONCE
+    assert read == [f"{path}:4001"]

@@ -1,9 +1,11 @@
 """Batches, how signals become their inputs, and the loaders that make the batches of an epoch."""
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 from math import isqrt
 from random import Random
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -161,12 +163,27 @@ def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
 
 def by_width(items: Sequence[Item], width: Callable[[Item], int], most: int) -> list[list[Item]]:
     """Group items of similar width into batches, each of at most `most` including padding."""
-    items, batches, start = sorted(items, key=width), list[list[Item]](), 0
-    for stop, widest in enumerate(map(width, items)):
-        if (stop - start + 1) * widest > most and stop > start:
-            batches.append(items[start:stop])
-            start = stop
-    return [*batches, items[start:]] if items else batches
+    items = sorted(items, key=width)
+    return cut_at(items, stops_of([*map(width, items)], most))
+
+
+def stops_of(widths: Sequence[int], most: int) -> list[int]:
+    """Return where batches of at most `most` end, padding included, given rising widths."""
+    stops, n = [0], len(widths)
+    while (start := stops[-1]) < n:
+        fits = partial(_padded, widths, start)
+        stops.append(bisect_right(range(n), most, start + 1, key=fits))
+    return stops[1:]
+
+
+def _padded(widths: Sequence[int], start: int, last: int) -> int:
+    """The size of a batch from `start` to `last`, which is the widest."""
+    return (last - start + 1) * widths[last]
+
+
+def cut_at(items: Sequence[Item], stops: Sequence[int]) -> list[list[Item]]:
+    """Return the items in groups that end at `stops`."""
+    return [[*items[start:stop]] for start, stop in pairwise([0, *stops])]
 
 
 def inputs_of(medium: Medium, signals: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -211,12 +228,13 @@ def shuffled(rng: Random, n: int) -> Ids:
     """Return the numbers below `n` in the order of `rng.shuffle`, but faster.
 
     Python's shuffle takes half a microsecond or more for each number: seconds for the four million
-    windows of a text of a gigabyte.
+    windows of a text of a gigabyte. The generator ends in the same state.
     """
+    words = _Words(rng)
     order = np.arange(n, dtype=np.uint32 if n < 2**32 else np.int64)
     first = np.zeros(n, np.int32)
     i = n - 1
-    for places in _places(rng, n):
+    for places in _places(words, n):
         while len(places):
             size = _disjoint(places[: max(isqrt(i), 1)], i, first)
             last, others = order[i - size + 1 : i + 1][::-1], places[:size]
@@ -225,6 +243,7 @@ def shuffled(rng: Random, n: int) -> Ids:
             last[:] = moved
             i -= size
             places = places[size:]
+    words.end()
     return order
 
 
@@ -241,13 +260,12 @@ def _disjoint(places: Ids, i: int, first: Ids) -> int:
     return int(min([len(places), *again[:1], *np.sort(later)[:1]]))
 
 
-def _places(rng: Random, n: int) -> Iterator[Ids]:
+def _places(words: "_Words", n: int) -> Iterator[Ids]:
     """Yield the results of `rng.randrange(i + 1)` for each i from n - 1 down to 1.
 
     It takes the highest bits of the next word, as many as i + 1 has, and tries the next word if
     their value is more than i.
     """
-    words = _Words(rng)
     i = n - 1
     while i > 0:
         bits = (i + 1).bit_length()
@@ -281,7 +299,7 @@ class _Words:
     """The 32-bit words that a generator draws, readable before they are used."""
 
     def __init__(self, rng: Random) -> None:
-        self._rng = rng
+        self._rng, self._before, self._used = rng, rng.getstate(), 0
         self._words: Ids = np.zeros(0, np.uint32)
 
     def peek(self, n: int) -> Ids:
@@ -294,3 +312,10 @@ class _Words:
     def skip(self, n: int) -> None:
         """Skip the next `n` words."""
         self._words = self._words[n:]
+        self._used += n
+
+    def end(self) -> None:
+        """Put the generator after the last word that was used."""
+        self._rng.setstate(self._before)
+        if self._used:
+            self._rng.getrandbits(32 * self._used)

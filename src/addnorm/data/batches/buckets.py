@@ -1,8 +1,10 @@
 """Batches of texts of similar length, and the list of all kinds of batches."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
+import numpy as np
 from pydantic import Field, PositiveInt
 
 from addnorm.config import config
@@ -10,9 +12,11 @@ from addnorm.data.batches.batch import (
     Batch,
     Loader,
     Loaders,
-    by_width,
     check_medium,
+    cut_at,
     epoch_random,
+    shuffled,
+    stops_of,
 )
 from addnorm.data.batches.denoising import Denoising, DenoisingConfig
 from addnorm.data.batches.frames import Frames, FramesConfig
@@ -75,10 +79,11 @@ class Buckets(Loader[int]):
         self.tokens = tokens
         self.seed = seed
         self.pad_to = pad_to
-        self.widths = [self.width(length) for length in corpus.lengths(examples)]
-        if max(self.widths) > tokens:
+        lengths = np.array(corpus.lengths(examples))
+        self.widths = -(-lengths // pad_to) * pad_to
+        if self.widths.max() > tokens:
             raise InputError(
-                f"an example of {max(self.widths):,} tokens is longer than a batch of {tokens:,}: "
+                f"an example of {self.widths.max():,} tokens is longer than a batch of {tokens:,}: "
                 'raise tokens or set max_len; for a language model, batching.kind = "windows" cuts '
                 "texts"
             )
@@ -89,14 +94,21 @@ class Buckets(Loader[int]):
 
     def plan(self, epoch: int) -> list[list[int]]:
         """Return the examples of each batch; examples of equal width are regrouped every epoch."""
-        rng = epoch_random(self.seed, epoch)
-        order = list(range(len(self.examples)))
-        if rng:
-            rng.shuffle(order)
-        batches = by_width(order, self.widths.__getitem__, self.tokens)
+        rng, n = epoch_random(self.seed, epoch), len(self.widths)
+        order = shuffled(rng, n) if rng else np.arange(n)
+        rising = order[np.argsort(self.widths[order], kind="stable")]
+        batches = cut_at(rising.tolist(), self._stops)
         if rng:
             rng.shuffle(batches)
         return batches
+
+    def __len__(self) -> int:
+        return len(self._stops)
+
+    @cached_property
+    def _stops(self) -> list[int]:
+        """Where the batches of examples in order of their widths end."""
+        return stops_of(np.sort(self.widths).tolist(), self.tokens)
 
     def build(self, items: Sequence[int]) -> Batch:
         """Return the batch in the form that the task's model takes."""

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from addnorm.data.example import has_signals
+from addnorm.data.example_columns import source_texts
 from addnorm.data.examples import Corpus, Example, Medium, Report
 from addnorm.data.ids.compact import IGNORE as IGNORE
 from addnorm.data.ids.compact import Compact, Encoded, Rows
@@ -193,8 +194,7 @@ def write_texts(
     start = np.array(around("language", tokenizer)[0] or (tokenizer.bos_id,), dtype)
     end = np.array([tokenizer.end_id], dtype)
     lengths: list[int] = []
-    texts = (example.source_text() for example in examples)
-    for n, ids in ids_of(tokenizer, texts, dtype, advance):
+    for n, ids in ids_of(tokenizer, source_texts(examples), dtype, advance):
         if n == len(lengths):
             out.write((end if n else end[:0]).tobytes() + start.tobytes())
             lengths.append(len(start))
@@ -214,7 +214,7 @@ def id_type(tokenizers: Tokenizers) -> "np.dtype[Any]":
 
 def characters_of(examples: Sequence[Example]) -> Ids:
     """Return the length of each text in characters."""
-    return np.array([len(example.source_text()) for example in examples], np.int64)
+    return np.fromiter(map(len, source_texts(examples)), np.int64, len(examples))
 
 
 def encoded_inputs(

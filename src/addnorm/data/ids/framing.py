@@ -9,6 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer as WordTokenizer
 from tokenizers.models import WordLevel
 
+from addnorm.data.example_columns import source_texts
 from addnorm.data.examples import Example
 from addnorm.data.ids.compact import Rows, narrow, side_by_side
 from addnorm.data.tokenizing.codecs import together
@@ -158,7 +159,7 @@ def whole_texts(
     tokenizer: Tokenizer, examples: Sequence[Example], *, apart: bool = False
 ) -> Iterator[Read]:
     """Yield the ids of each example's text or two texts, joined or `apart` (encoded separately)."""
-    texts = [example.source_text() for example in examples]
+    texts = source_texts(examples)
     seconds = [example.second_text() for example in examples]
     if not any(seconds):
         return map(Read, in_groups("classification", tokenizer, texts))

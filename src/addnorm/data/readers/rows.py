@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from decimal import Decimal
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from random import Random
 from reprlib import repr as short
@@ -17,6 +17,7 @@ import torch
 
 from addnorm.data.conversation import check_text
 from addnorm.data.example import has_signals, plain
+from addnorm.data.example_columns import ExampleColumns, chosen, joined
 from addnorm.data.examples import (
     NOT_FINITE,
     Chat,
@@ -142,6 +143,8 @@ def lack(example: Example) -> str | None:
 
 def lacks(examples: Sequence[Example]) -> Sequence[str | None]:
     """Return the missing part of each example (see `lack`)."""
+    if isinstance(examples, ExampleColumns):
+        return [None] * len(examples)
     kinds = {*map(type, examples)}
     if len(kinds) == 1 and have_all_texts(kinds.pop(), examples):
         return [None] * len(examples)
@@ -171,7 +174,7 @@ def complete(corpus: Corpus) -> Corpus:
         for n, reason in enumerate(reasons, 1):
             if reason is not None:
                 left_out.setdefault(reason, []).append(f"{split} example {n}")
-        used = [e for e, reason in zip(examples, reasons, strict=True) if reason is None]
+        used = chosen(examples, [reason is None for reason in reasons])
         before = reports.get(split, Report(len(examples), len(examples)))
         reports[split] = replace(
             before,
@@ -187,8 +190,11 @@ def complete(corpus: Corpus) -> Corpus:
     return replace(corpus, **splits, reports=reports, places=places) if splits else corpus
 
 
-Placed = tuple[str, Example]
-"""An example with its location."""
+class Placed(NamedTuple):
+    """Complete examples, and the location of each."""
+
+    places: Sequence[str]
+    examples: Sequence[Example]
 
 
 class Row(NamedTuple):
@@ -205,7 +211,7 @@ class Row(NamedTuple):
 
 
 def assemble(
-    rows: Mapping[str, Iterable[Row]],
+    rows: Mapping[str, Iterable[Row | Placed]],
     lowercase: bool = False,
     valid_fraction: float = 0.0,
     seed: int = 0,
@@ -218,7 +224,7 @@ def assemble(
     """
     if valid_fraction and "valid" in rows:
         raise InputError("give either valid or valid_fraction, not both")
-    placed: dict[str, list[Placed]] = {}
+    placed: dict[str, Placed] = {}
     reports: dict[str, Report] = {}
     for split, split_rows in rows.items():
         placed[split], reports[split] = _account(split, split_rows)
@@ -226,73 +232,83 @@ def assemble(
     if valid_fraction:
         placed["train"], held_out = _hold_out(placed["train"], valid_fraction, seed)
         report = reports["train"]
-        n = len(held_out)
+        n = len(held_out.examples)
         reports["train"] = replace(report, read=report.read - n, used=report.used - n)
         placed["valid"], reports["valid"] = held_out, Report(n, n)
     examples = {
-        split: [lowered(example) if lowercase else example for _, example in pairs]
-        for split, pairs in placed.items()
+        split: all_lowered(part.examples) if lowercase else part.examples
+        for split, part in placed.items()
     }
     from_files = has_signals(type(examples["train"][0]).medium)
-    places = {split: [where for where, _ in pairs] for split, pairs in placed.items()}
     return Corpus(
         train=examples["train"],
         valid=examples.get("valid", ()),
         test=examples.get("test", ()),
         reports={split: reports[split] for split in ("train", "valid", "test") if split in reports},
-        places=places if from_files else {},
+        places={split: part.places for split, part in placed.items()} if from_files else {},
         lowercase=lowercase,
     )
 
 
-def _account(split: str, rows: Iterable[Row]) -> tuple[list[Placed], Report]:
-    used: list[Placed] = []
+def _account(split: str, rows: Iterable[Row | Placed]) -> tuple[Placed, Report]:
+    places: list[str] = []
+    parts: list[Sequence[Example]] = []
     left_out: dict[str, list[str]] = {}
     skipped = Counter[str]()
     read = [*rows]
-    lacking = iter(lacks([row.content for row in read if not isinstance(row.content, str)]))
-    for where, content, _, skips in read:
+    alone = (row.content for row in read if isinstance(row, Row))
+    lacking = iter(lacks([content for content in alone if not isinstance(content, str)]))
+    for row in read:
+        if isinstance(row, Placed):
+            places += row.places
+            parts.append(row.examples)
+            continue
+        where, content, _, skips = row
         if skips:
             skipped.update(skips)
         reason = content if isinstance(content, str) else next(lacking)
         if reason is not None:
             left_out.setdefault(reason, []).append(where)
         elif not isinstance(content, str):
-            used.append((where, content))
-    n = len(used) + sum(map(len, left_out.values()))
-    report = Report(n, len(used), left_out, skipped=skipped)
-    if not used:
+            places.append(where)
+            parts.append([content])
+    n = len(places) + sum(map(len, left_out.values()))
+    report = Report(n, len(places), left_out, skipped=skipped)
+    if not places:
         raise InputError(f"{split} has no usable row: {report}")
-    return used, report
+    return Placed(places, joined(parts)), report
 
 
-def _check_labels(placed: Mapping[str, list[Placed]]) -> None:
+def _check_labels(placed: Mapping[str, Placed]) -> None:
     """Raise `InputError` for classes of mixed types, and for one that training never sees."""
-    if type(placed["train"][0][1]).target_labels is Example.target_labels:
+    if type(placed["train"].examples[0]).target_labels is Example.target_labels:
         return
-    everything = chain.from_iterable(placed.values())
+    everything = chain.from_iterable(zip(*part, strict=True) for part in placed.values())
     check_one_type((where, label) for where, example in everything for label in labels_of(example))
-    learnt = {label for _, example in placed["train"] for label in labels_of(example)}
-    for where, example in (*placed.get("valid", ()), *placed.get("test", ())):
-        for label in labels_of(example):
-            if label not in learnt:
-                raise InputError(
-                    f"{where}: the label {label!r} never occurs in the training data."
-                    f"{choices(label, sorted(learnt))}"
-                )
+    learnt = {label for example in placed["train"].examples for label in labels_of(example)}
+    for split in ("valid", "test"):
+        for where, example in zip(*placed.get(split, ((), ())), strict=True):
+            for label in labels_of(example):
+                if label not in learnt:
+                    raise InputError(
+                        f"{where}: the label {label!r} never occurs in the training data."
+                        f"{choices(label, sorted(learnt))}"
+                    )
 
 
-def _hold_out(rows: list[Placed], share: float, seed: int) -> tuple[list[Placed], list[Placed]]:
-    n = round(share * len(rows))
-    if not 0 < n < len(rows):
-        raise InputError(
-            f"valid_fraction={share} of {len(rows)} training rows leaves a split empty"
-        )
-    held_out = set(Random(f"hold out {seed}").sample(range(len(rows)), n))
-    return (
-        [row for i, row in enumerate(rows) if i not in held_out],
-        [row for i, row in enumerate(rows) if i in held_out],
+def _hold_out(rows: Placed, share: float, seed: int) -> tuple[Placed, Placed]:
+    size = len(rows.examples)
+    n = round(share * size)
+    if not 0 < n < size:
+        raise InputError(f"valid_fraction={share} of {size} training rows leaves a split empty")
+    are_kept = [True] * size
+    for i in Random(f"hold out {seed}").sample(range(size), n):
+        are_kept[i] = False
+    kept, held_out = (
+        Placed([*compress(rows.places, which)], chosen(rows.examples, which))
+        for which in (are_kept, [not is_kept for is_kept in are_kept])
     )
+    return kept, held_out
 
 
 def lowered(example: Example) -> Example:
@@ -312,9 +328,17 @@ def _lowered(value: Any) -> Any:
     return lower_case(value) if isinstance(value, str) else value
 
 
+def all_lowered(examples: Sequence[Example]) -> Sequence[Example]:
+    """Return the examples, each as `lowered` does."""
+    if isinstance(examples, ExampleColumns):
+        texts = [[*map(lower_case, column)] for column in examples.columns]
+        return ExampleColumns(examples.kind, texts)
+    return [*map(lowered, examples)]
+
+
 def lowered_corpus(corpus: Corpus) -> Corpus:
     """Return the corpus with all of its texts in lower case."""
     if corpus.lowercase:
         return corpus
-    splits = {split: [*map(lowered, examples)] for split, examples in corpus.splits.items()}
+    splits = {split: all_lowered(examples) for split, examples in corpus.splits.items()}
     return replace(corpus, **splits, lowercase=True)

@@ -7,14 +7,18 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, compress, islice
+from operator import itemgetter
 from pathlib import Path
 from reprlib import repr as short
-from typing import ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from addnorm.config import config
 from addnorm.data.conversation import check_text, is_text
 from addnorm.data.example import is_missing, plain
+from addnorm.data.example_columns import ExampleColumns
 from addnorm.data.examples import (
     Corpus,
     Example,
@@ -27,6 +31,7 @@ from addnorm.data.examples import (
 )
 from addnorm.data.readers.rows import (
     LARGEST,
+    Placed,
     Row,
     class_in,
     number_of,
@@ -135,21 +140,26 @@ def row_of(columns: Mapping[str, str], where: str, record: Record) -> Row:
     return Row(where, content)
 
 
-def rows_of(columns: Mapping[str, str], records: "Records") -> Iterator[Row]:
-    """Yield the example in each record, or the reason to skip it (see `row_of`)."""
-    for block in _blocks(records):
-        if (plain_rows := _plain_rows(columns, block)) is not None:
+def rows_of(columns: Mapping[str, str], table: "Table") -> Iterator[Row | Placed]:
+    """Yield the example in each record, or the reason to skip it (see `row_of`).
+
+    Examples that are read column by column come together, in place of their rows.
+    """
+    for block in _blocks(table.rows):
+        filled = [(where, cells) for where, cells in block if cells is not None]
+        yield from (Row(where, "empty line") for where, cells in block if cells is None)
+        if (plain_rows := _plain_rows(columns, filled, table)) is not None:
             yield from plain_rows
             continue
-        for where, record in block:
-            yield Row(where, "empty line") if record is None else row_of(columns, where, record)
+        for where, cells in filled:
+            yield row_of(columns, where, table.record(cells))
 
 
-def _blocks(records: "Records") -> Iterator[list[tuple[str, "Record | None"]]]:
-    """Yield some records at a time; those before an error come before it is raised."""
-    left = iter(records)
+def _blocks(rows: "Cells") -> Iterator[list[tuple[str, Any]]]:
+    """Yield some rows at a time; those before an error come before it is raised."""
+    left = iter(rows)
     while True:
-        block: list[tuple[str, Record | None]] = []
+        block: list[tuple[str, Any]] = []
         try:
             block.extend(islice(left, AT_ONCE))
         except InputError:
@@ -161,37 +171,40 @@ def _blocks(records: "Records") -> Iterator[list[tuple[str, "Record | None"]]]:
 
 
 def _plain_rows(
-    columns: Mapping[str, str], block: Sequence[tuple[str, "Record | None"]]
-) -> Iterator[Row] | None:
-    """Return the rows of a block in which every cell is a text that is not blank.
+    columns: Mapping[str, str], block: Sequence[tuple[str, Any]], table: "Table"
+) -> Iterator[Row | Placed] | None:
+    """Return the examples of a block in which every cell is a text, and the rows with a blank one.
 
-    Almost all blocks of a large table are, and are read and checked column by column. None for
-    others, and for kinds of examples with other cells.
+    Almost all blocks of a large table are such, and are read and checked column by column. None
+    for others, and for kinds of examples with other cells.
     """
     kind = OF_TEXTS.get(tuple(columns))
-    if kind is None or any(record is None for _, record in block):
+    if kind is None or not block:
         return None
-    records = cast(list[Record], [record for _, record in block])
     read: list[list[str]] = []
     for column in columns.values():
-        cells = [record.get(column) for record in records]
-        if {*map(type, cells)} != {str}:
+        cells = table.column(column, [cells for _, cells in block])
+        if {*map(type, cells)} != {str} or not is_text("".join(cells)):
             return None
-        texts = cast(list[str], cells)
-        if not (all(map(str.strip, texts)) and is_text("".join(texts))):
-            return None
-        read.append(texts)
-    return map(Row, [where for where, _ in block], map(kind, *read))
+        read.append(cells)
+    are_full = [*map(all, zip(*(map(str.strip, texts) for texts in read), strict=True))]
+    blank = [row for row, is_full in zip(block, are_full, strict=True) if not is_full]
+    if not blank:
+        return iter([Placed([where for where, _ in block], kind(read))])
+    places = [*compress((where for where, _ in block), are_full)]
+    full = Placed(places, kind([[*compress(texts, are_full)] for texts in read]))
+    rows = (row_of(columns, where, table.record(cells)) for where, cells in blank)
+    return chain([full] if places else [], rows)
 
 
-def _class_example(text: str, label: str) -> Labelled:
-    return Labelled(text, label.strip())
+def _classes(columns: Sequence[list[str]]) -> Sequence[Example]:
+    return [Labelled(text, label.strip()) for text, label in zip(*columns, strict=True)]
 
 
-OF_TEXTS: Mapping[tuple[str, ...], Callable[..., Example]] = {
-    ("source", "target"): Pair,
-    ("text",): Text,
-    ("text", "label"): _class_example,
+OF_TEXTS: Mapping[tuple[str, ...], Callable[[Sequence[list[str]]], Sequence[Example]]] = {
+    ("source", "target"): partial(ExampleColumns, Pair),
+    ("text",): partial(ExampleColumns, Text),
+    ("text", "label"): _classes,
 }
 """The kinds of examples that are made of texts alone, by their fields."""
 
@@ -321,57 +334,98 @@ class TableConfig(RowFiles, Columns):
     test: Path | None = None
     """The table that training never sees."""
 
-    def rows(self) -> dict[str, Iterable[Row]]:
+    def rows(self) -> Mapping[str, Iterable[Row | Placed]]:
         """Return the rows of each given split."""
         return {k: self.table(v) for k, v in given(self.train, self.valid, self.test).items()}
 
-    def table(self, path: Path) -> Iterator[Row]:
+    def table(self, path: Path) -> Iterator[Row | Placed]:
         """Yield the rows of one file."""
-        return rows_of(self.columns(), records_of(find(path, self.root), self.encoding))
+        return rows_of(self.columns(), read_table(find(path, self.root), self.encoding))
 
 
 Records = Iterable[tuple[str, Record | None]]
 """The location and cells of each row; None for an empty line."""
 
+Cells = Iterable[tuple[str, Any]]
+"""The location and cells of each row, in the form of a `Table`; None for an empty line."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a table: with the cells in the order of `names`, else by column name."""
+
+    rows: Cells
+    names: Sequence[str] | None = None
+
+    def record(self, cells: Any) -> Record:
+        """Return the cells of a row by column name."""
+        return cells if self.names is None else dict(zip(self.names, cells, strict=True))
+
+    def column(self, name: str, rows: Sequence[Any]) -> list[Any]:
+        """Return the cell of each row in a column; None where there is no such column."""
+        if self.names is None:
+            return [record.get(name) for record in rows]
+        place = {name: n for n, name in enumerate(self.names)}.get(name)
+        return [None] * len(rows) if place is None else [*map(itemgetter(place), rows)]
+
 
 def records_of(table: Path, encoding: str = "utf-8") -> Records:
-    """Read the rows of a table. Raises `InputError` for an unknown suffix and a damaged table.
+    """Read the rows of a table. Raises `InputError` as `read_table`."""
+    read = read_table(table, encoding)
+    return ((where, None if cells is None else read.record(cells)) for where, cells in read.rows)
+
+
+def read_table(table: Path, encoding: str = "utf-8") -> Table:
+    """Read a table. Raises `InputError` for an unknown suffix and a damaged table.
 
     A table may also be the folder of a dataset that Hugging Face's library saved to disk.
     """
     if is_saved(table):
-        return saved_rows(table)
+        return Table(saved_rows(table))
     suffix = suffix_of(table)
     if table.suffix == ".parquet":
-        return _parquet(table)
+        return Table(_parquet(table))
     if suffix in READERS:
         return READERS[suffix](table, read_text(table, encoding))
     kinds = ", ".join([*READERS, ".parquet"])
     raise InputError(f"{table}: unknown kind of table {suffix!r}; valid: {kinds}")
 
 
-def _tsv(path: Path, text: str) -> Records:
+def _tsv(path: Path, text: str) -> Table:
     lines = lines_of(text)
-    header, file = _header(lines[0].split("\t"), path), str(path)
-    for n, line in enumerate(lines[1:], 2):
-        where = f"{file}:{n}"
-        yield where, _record(header, line.split("\t"), where) if line.strip() else None
+    names = _header(lines[0].split("\t"), path)
+    rows = ((n, line.split("\t") if line.strip() else None) for n, line in enumerate(lines[1:], 2))
+    return Table(_checked(path, names, rows), names)
 
 
-def _csv(path: Path, text: str) -> Records:
+def _csv(path: Path, text: str) -> Table:
     # The csv module limits the cell size, for the whole process; long cells are allowed here.
     csv.field_size_limit(max(len(text), csv.field_size_limit()))
-    reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
-    file = str(path)
-    where = f"{file}:1"
+    rows = _csv_rows(path, csv.reader(io.StringIO(text, newline="\n"), strict=True))
+    names = _header(next(rows)[1], path)
+    return Table(_checked(path, names, rows), names)
+
+
+def _csv_rows(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row with the line on which it begins."""
+    n = 1
     try:
-        header = _header(next(reader), path)
-        where = f"{file}:{reader.line_num + 1}"
         for cells in reader:
-            yield where, _record(header, cells, where) if cells else None
-            where = f"{file}:{reader.line_num + 1}"
+            yield n, cells
+            n = reader.line_num + 1
     except csv.Error as error:
-        raise InputError(f"{where}: not CSV: {error}") from error
+        raise InputError(f"{path}:{n}: not CSV: {error}") from error
+
+
+def _checked(
+    path: Path, names: Sequence[str], rows: Iterable[tuple[int, list[str] | None]]
+) -> Cells:
+    """Yield the cells of each row. Raises `InputError` for more or fewer than there are names."""
+    file, width = str(path), len(names)
+    for n, cells in rows:
+        if cells and len(cells) != width:
+            raise InputError(f"{file}:{n}: {len(cells)} cells, but {width} columns in the header")
+        yield f"{file}:{n}", cells or None
 
 
 def _header(names: list[str], path: Path) -> list[str]:
@@ -395,13 +449,11 @@ def suffix_of(table: Path) -> str:
     return table.with_suffix("").suffix if table.suffix == ".gz" else table.suffix
 
 
-def _record(header: list[str], cells: list[str], where: str) -> Record:
-    if len(cells) != len(header):
-        raise InputError(f"{where}: {len(cells)} cells, but {len(header)} columns in the header")
-    return dict(zip(header, cells, strict=True))
+def _jsonl(path: Path, text: str) -> Table:
+    return Table(_objects(path, text))
 
 
-def _jsonl(path: Path, text: str) -> Records:
+def _objects(path: Path, text: str) -> Records:
     file = str(path)
     for n, line in enumerate(lines_of(text), 1):
         where = f"{file}:{n}"
@@ -446,7 +498,7 @@ def json_object(line: str, where: str) -> Record:
     return cast(Record, record)
 
 
-READERS: dict[str, Callable[[Path, str], Records]] = {
+READERS: dict[str, Callable[[Path, str], Table]] = {
     ".tsv": _tsv,
     ".csv": _csv,
     ".jsonl": _jsonl,

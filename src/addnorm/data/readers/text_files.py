@@ -5,7 +5,7 @@ import os
 import zlib
 from abc import ABC, abstractmethod
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 
 from addnorm.config import Probability, config
 from addnorm.data.examples import Corpus, Labelled, Pair, Text
-from addnorm.data.readers.rows import Row, assemble
+from addnorm.data.readers.rows import Placed, Row, assemble
 from addnorm.data.readers.saved_dataset import is_saved
 from addnorm.errors import InputError, nearest
 from addnorm.files import check_regular, nearest_encoding
@@ -255,7 +255,7 @@ class RowFiles(Files, ABC):
     """The seed of the random rows that `valid_fraction` holds out."""
 
     @abstractmethod
-    def rows(self) -> dict[str, Iterable[Row]]:
+    def rows(self) -> Mapping[str, Iterable[Row | Placed]]:
         """Return the rows of each given split."""
 
     def load(self) -> Corpus:
@@ -278,7 +278,7 @@ class ParallelConfig(RowFiles):
     test: tuple[Path, Path] | None = None
     """The two files that training never sees."""
 
-    def rows(self) -> dict[str, Iterable[Row]]:
+    def rows(self) -> Mapping[str, Iterable[Row | Placed]]:
         """Return the rows of each given split."""
         return {k: self.pairs(*v) for k, v in given(self.train, self.valid, self.test).items()}
 
@@ -333,7 +333,7 @@ class LinesConfig(RowFiles):
         if not self.separator:
             raise ValueError("separator is empty: give the text between label and text of a line")
 
-    def rows(self) -> dict[str, Iterable[Row]]:
+    def rows(self) -> Mapping[str, Iterable[Row | Placed]]:
         """Return the rows of each given split."""
         train = one_after_another(self.train, self.labelled)
         valid, test = (path and self.labelled(path) for path in (self.valid, self.test))

@@ -169,7 +169,7 @@ def _width_of(loader: Loader[Any]) -> Callable[[Any], int] | None:
     """Return a function from an item to its width; None if all batches have one shape."""
     match loader:
         case Buckets(widths=widths):
-            return lambda i: widths[i]
+            return lambda i: int(widths[i])
         case Frames(lengths=lengths):
             return lambda masked: lengths[masked[0]]
         case Images(sizes=sizes):

@@ -19,6 +19,7 @@ from addnorm.data import Corpus
 from addnorm.data.batches.batch import Batches
 from addnorm.data.batches.buckets import Buckets, Loaders, build_loaders
 from addnorm.data.example import has_signals
+from addnorm.data.example_columns import chosen, source_texts, target_texts
 from addnorm.data.ids.compact import Compact, Encoded, indices_of
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.shards.source import ShardedTexts
@@ -191,13 +192,14 @@ class TrainingSetup:
             if isinstance(loader, Buckets):
                 lengths = lengths[indices_of(used)]
             return f"; {size_of(int(lengths.sum()), _tokens(used))}"
-        examples = [*map(self.data.corpus.splits[split].__getitem__, indices_of(used))]
-        target = size_of(
-            sum(len(example.target_text()) for example in examples), _tokens(used, "targets")
-        )
+        are_used = [False] * len(examples := self.data.corpus.splits[split])
+        for i in indices_of(used):
+            are_used[i] = True
+        examples = chosen(examples, are_used)
+        target = size_of(sum(map(len, target_texts(examples))), _tokens(used, "targets"))
         if has_signals(self.encoded.medium):
             return f"; {target}"
-        source = size_of(sum(len(example.source_text()) for example in examples), _tokens(used))
+        source = size_of(sum(map(len, source_texts(examples))), _tokens(used))
         if not self.data.corpus.kind.writes:
             return f"; {source}"
         return f"; source {source}; target {target}"

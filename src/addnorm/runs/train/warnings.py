@@ -12,6 +12,7 @@ from addnorm.data import Corpus
 from addnorm.data.batches.buckets import Buckets, Images, Loader, Packed, Windows
 from addnorm.data.batches.sharded import ShardRows
 from addnorm.data.example import PROPERTIES, Example, has_signals
+from addnorm.data.example_columns import source_texts
 from addnorm.data.ids.compact import Compact
 from addnorm.data.readers.text_files import TextConfig
 from addnorm.data.shards.source import ShardedTexts
@@ -195,10 +196,10 @@ def _too_large(train: Loader[Any]) -> str | None:
                     "all of them: lower it"
                 )
         case Buckets(tokens=tokens, widths=widths):
-            if len(train) == 1 and (len(widths) + 1) * max(widths) <= tokens:
+            if len(train) == 1 and (len(widths) + 1) * widths.max() <= tokens:
                 return (
                     f"tokens = {tokens:,}: one batch holds all {len(widths):,} training examples, "
-                    f"{sum(widths):,} tokens, so each step sees all of them: lower it"
+                    f"{widths.sum():,} tokens, so each step sees all of them: lower it"
                 )
         case _:
             pass
@@ -256,7 +257,10 @@ def _inputs(data: EncodedData, split: str) -> Sequence[Hashable]:
         and kind.words is Example.words
         and not has_signals(corpus.medium)
     ):
-        return [(example.source_text(), example.second_text()) for example in corpus.splits[split]]
+        examples = corpus.splits[split]
+        if kind.second_text is Example.second_text:
+            return source_texts(examples)
+        return [(example.source_text(), example.second_text()) for example in examples]
     digests = (example.digest() for example in corpus.splits[split])
     return corpus.pieces.get(split) or [*filter(None, digests)]
 
