@@ -110,7 +110,8 @@ class Loader(ABC, Generic[Item]):
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch, starting with number `start`."""
         plan = self.plan(epoch)
-        return (self.build(plan[i]) for i in range(start, len(plan)))
+        for i in range(start, len(plan)):
+            yield self.build(plan[i])
 
 
 @dataclass(frozen=True)
