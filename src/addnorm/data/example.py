@@ -313,6 +313,8 @@ class Example:
     @classmethod
     def label_names(cls, examples: Iterable["Example"]) -> tuple[str, ...]:
         """Return the names of a model's outputs: by default all labels of the examples, sorted."""
+        if cls.target_labels is Example.target_labels:
+            return ()
         labels = {label for example in examples for label in example.target_labels()}
         return tuple(sorted(label for label in labels if label.strip()))
 

@@ -488,8 +488,9 @@ class Corpus:
         may_have_two = kind.second_text is not Example.second_text
         if may_have_two and len({bool(example.second_text()) for example in self._every()}) > 1:
             raise InputError("some examples have a second text and others have none")
-        has_numbers = kind.target_numbers is not Example.target_numbers
-        sizes = {len(example.target_numbers()) for example in self._every() if has_numbers}
+        if kind.target_numbers is Example.target_numbers:
+            return
+        sizes = {len(example.target_numbers()) for example in self._every()}
         if len(sizes) > 1:
             raise InputError(
                 f"every text needs as many values; one has {min(sizes)}, another {max(sizes)}"
