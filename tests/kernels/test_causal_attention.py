@@ -1,9 +1,11 @@
 """Causal attention by the operator, and its gradient, are those of the definition in float64."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from tests.kernels.arm import needs_tools, on_arm, on_each_level
 from tests.kernels.attending import gradients, in_float64, other_layouts
 from tests.kernels.attending import inputs_of as inputs_of_lengths
 from torch import Tensor
@@ -107,3 +109,21 @@ def test_a_second_derivative_is_refused() -> None:
     [dq] = torch.autograd.grad(attend(q, k, v).square().sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match=r"once_differentiable|not have been used"):
         torch.autograd.grad(dq.sum(), k)
+
+
+@pytest.mark.slow
+@needs_tools
+@on_each_level
+def test_it_is_the_definition_on_arm(level: str, tmp_path: Path) -> None:
+    forward = on_arm(OPERATOR, level, tmp_path)
+    each_size = [[x.transpose(1, 2) for x in inputs_of(*sizes)] for sizes in SIZES]
+    outputs = [forward(q, k, v, 0.3) for q, k, v, _ in each_size]
+    backward = on_arm(OPERATOR, level, tmp_path, operator=f"{OPERATOR}_backward")
+    for (q, k, v, dy), output in zip(each_size, outputs, strict=True):
+        inputs = [x.transpose(1, 2) for x in (q, k, v, dy)]
+        wide = in_float64(inputs, causal=True, scale=0.3)
+        for ours, want in zip([*output, *backward(dy, q, k, v, 0.3)], wide, strict=True):
+            largest = float(want.abs().max()) if want.numel() else 0.0
+            torch.testing.assert_close(
+                ours.transpose(1, 2).double(), want, rtol=0, atol=1e-5 * max(largest, 1e-3)
+            )

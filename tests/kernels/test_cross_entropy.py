@@ -1,9 +1,11 @@
 """Cross-entropy by the operator, and its gradient, are those of the definition in float64."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from tests.kernels.arm import needs_tools, on_arm, on_each_level
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,6 +16,9 @@ from addnorm.kernels.cross_entropy import DTYPES, OPERATOR, cross_entropy
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
 
 IGNORED = -100
+
+SHAPES = [(0, 3), (1, 1), (2, 2), (3, 3), (5, 16), (4, 65), (7, 10_001)]
+"""Numbers of rows and of logits."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +36,7 @@ def in_float64(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tenso
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize(
-    "shape", [(0, 3), (1, 1), (2, 2), (3, 3), (5, 16), (4, 65), (7, 10_001)], ids=str
-)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_loss_and_gradient_are_those_of_the_definition(
     shape: tuple[int, int], smoothing: float, dtype: torch.dtype
 ) -> None:
@@ -41,11 +44,17 @@ def test_loss_and_gradient_are_those_of_the_definition(
     targets = torch.randint(shape[1], shape[:1])
     targets[2:3] = IGNORED
     losses, grad = cross_entropy(logits, targets, smoothing, ignored=IGNORED)
+    assert_defined(losses, grad, logits, targets, smoothing)
+
+
+def assert_defined(
+    losses: Tensor, grad: Tensor, logits: Tensor, targets: Tensor, smoothing: float
+) -> None:
     expected, expected_grad = in_float64(logits, targets, smoothing)
     assert losses.dtype is torch.float32
-    assert grad.dtype is dtype
+    assert grad.dtype is logits.dtype
     torch.testing.assert_close(losses.double(), expected, rtol=1e-6, atol=1e-5)
-    rtol, atol = (0.0, 1e-6) if dtype is torch.float32 else (2**-8, 1e-9)
+    rtol, atol = (0.0, 1e-6) if logits.dtype is torch.float32 else (2**-8, 1e-9)
     torch.testing.assert_close(grad.double(), expected_grad, rtol=rtol, atol=atol)
 
 
@@ -103,3 +112,15 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
     ):
         with pytest.raises(RuntimeError, match="do not fit together"):
             torch.ops.addnorm.cross_entropy(logits, targets, 0.0, IGNORED)
+
+
+@pytest.mark.slow
+@needs_tools
+@on_each_level
+def test_it_is_the_definition_on_arm(level: str, tmp_path: Path) -> None:
+    run = on_arm(OPERATOR, level, tmp_path)
+    for dtype in DTYPES:
+        for shape in SHAPES:
+            logits, targets = (3 * torch.randn(shape)).to(dtype), torch.randint(shape[1], shape[:1])
+            targets[2:3] = IGNORED
+            assert_defined(*run(logits, targets, 0.1, IGNORED), logits, targets, 0.1)

@@ -1,16 +1,15 @@
 """Row products compute the definition in float64, on every path of the processor."""
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
+from tests.kernels.arm import needs_tools, on_arm, on_each_level
 from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm.compiler import has_compiler
-from addnorm.kernels.build import FLAGS, HERE, LEVELS, load_operator
+from addnorm.kernels.build import load_operator
 from addnorm.kernels.row_products import (
     NAMES,
     OPERATORS,
@@ -284,50 +283,26 @@ def test_products_of_integers_are_exact() -> None:
     assert (fake.shape, fake.dtype) == ((9, 33), torch.int32)
 
 
-ARM = ("aarch64-linux-gnu-g++", "qemu-aarch64")
-"""A compiler for ARM, and what runs its programs here."""
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not all(map(shutil.which, ARM)), reason=f"needs {' and '.join(ARM)}")
-@pytest.mark.parametrize("level", ["scalar", "neon"])
+@needs_tools
+@on_each_level
 @pytest.mark.parametrize("name", NAMES)
 def test_it_is_the_same_on_arm(name: str, level: str, tmp_path: Path) -> None:
     """Integers to the bit, since their sums are exact."""
     load_operator(name)
-    program, source = tmp_path / "run", HERE / f"{name}.cpp"
-    flags = [*(flag for flag in FLAGS if flag not in ("-shared", "-fPIC")), *LEVELS[level].flags]
-    place = Path(__file__).with_name("without_torch")
-    defined = [f'-DSOURCE="{source}"', f"-DOPERATOR={name}", f"-I{place}"]
-    compiler, runner = ARM
-    command = [compiler, *flags, "-static", *defined, str(place / "run.cpp"), "-o", str(program)]
-    subprocess.run(command, check=True)
+    run = on_arm(name, level, tmp_path)
     torch.manual_seed(0)
-
-    def on_arm(*tensors: Tensor) -> bytearray:
-        given = b"".join(map(written, tensors))
-        done = subprocess.run([runner, str(program)], input=given, capture_output=True, check=True)
-        return bytearray(done.stdout)
-
     if name == "int8_matmul":
-        for rows, d_out, d_in in INTEGERS[3:]:
+        for rows, d_out, d_in in INTEGERS:
             x = torch.randint(-127, 128, (rows, d_in), dtype=torch.int8)
             values = torch.randint(-128, 128, (d_out, d_in), dtype=torch.int8)
-            got = torch.frombuffer(on_arm(x, values), dtype=torch.int32).view(rows, d_out)
-            assert torch.equal(got, int8_matmul(x, values))
+            assert torch.equal(*run(x, values), int8_matmul(x, values))
         return
     for dtype in DTYPES:
         for size in SIZES:
             weights, wide = matrix(name, torch.randn(size).to(dtype))
             x = torch.randn(3, size[1]).to(dtype)
-            got = torch.frombuffer(on_arm(x, *weights), dtype=dtype).view(3, size[0])
+            [got] = run(x, *weights)
             assert_close(name, got, x, wide, None)
             if name == "int8_row_product":
                 assert torch.equal(got, product(name, x, *weights))
-
-
-def written(tensor: Tensor) -> bytes:
-    """A tensor as `run.cpp` reads it."""
-    kind = [torch.float32, torch.bfloat16, torch.int8, torch.uint8].index(tensor.dtype)
-    facts = torch.tensor([kind, tensor.ndim, *tensor.shape]).numpy().tobytes()
-    return facts + tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()

@@ -105,6 +105,7 @@ struct Points : std::vector<Point> {
 template <typename Number>
 struct Product : Columns<Number> {
   using Factors = Points;
+  using Weight = uint8_t;
   static constexpr int ROWS = 4, OUTPUTS = 4;  // at a time
 
   const Points& points;  // of each row of x

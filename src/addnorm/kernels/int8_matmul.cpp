@@ -65,7 +65,7 @@ Tensor by_torch(const Tensor& x, const Tensor& values) {
 
 // For more than `few` rows it is torch's product.
 Tensor int8_matmul(Tensor of, Tensor values, int64_t few) {
-  const Tensor x = torch::stable::contiguous(of);
+  const Tensor x = as_contiguous(of);
   const int64_t rows = x.size(0), d_in = x.size(1), d_out = values.size(0);
   check(d_in == values.size(1));
   check(x.scalar_type() == ScalarType::Char && values.scalar_type() == ScalarType::Char);
@@ -78,7 +78,11 @@ Tensor int8_matmul(Tensor of, Tensor values, int64_t few) {
     row += d_in;
   }
   auto* y = static_cast<int32_t*>(result.data_ptr());
-  fill<Product>({{pointer<int8_t>(x), pointer<int8_t>(values), y, corrections.data(), rows, d_in, d_out}});
+  const std::vector<Product> products = {
+      {pointer<int8_t>(x), pointer<int8_t>(values), y, corrections.data(), rows, d_in, d_out}};
+  torch::stable::parallel_for(0, blocks_of<Product>(d_out), 1, [&](int64_t begin, int64_t end) {
+    fill(products, begin, end);
+  });
   return result;
 }
 

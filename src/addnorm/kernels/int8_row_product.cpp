@@ -76,6 +76,7 @@ struct Points : std::vector<FixedPoint> {
 template <typename Number>
 struct Product : Columns<Number> {
   using Factors = Points;
+  using Weight = int8_t;
   static constexpr int ROWS = SHIFT ? 2 : 1, OUTPUTS = SHIFT ? 4 : 2;  // at a time, in registers
 
   const Points& points;  // of each row of x

@@ -78,6 +78,7 @@ struct Steps {
 template <typename Number>
 struct Product : Columns<Number> {
   using Factors = Steps<Number>;
+  using Weight = Number;
   static constexpr int ROWS = 4, OUTPUTS = 4;  // at a time
 
   const Factors& x;

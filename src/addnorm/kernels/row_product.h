@@ -8,6 +8,8 @@
 
 namespace addnorm {
 
+constexpr int64_t FIRST = 2 * AHEAD;  // bytes of weights that are asked for before all else
+
 // The columns of the result that belong to one matrix, and their bias or null.
 template <typename Number>
 struct Columns {
@@ -38,6 +40,12 @@ struct Columns {
   }
 };
 
+// The number of blocks of outputs.
+template <typename Product>
+constexpr int64_t blocks_of(int64_t d_out) {
+  return (d_out + Product::OUTPUTS - 1) / Product::OUTPUTS;
+}
+
 // The result for all rows of OUTPUTS outputs, whose weights are read from memory once.
 template <int OUTPUTS, typename Product>
 inline void of_all_rows(const Product& product, int64_t first) {
@@ -48,23 +56,22 @@ inline void of_all_rows(const Product& product, int64_t first) {
   for (; row < product.rows; ++row) product.template block<1, OUTPUTS>(row, first);
 }
 
-// The results, on all threads: blocks are counted through all matrices.
+// The results of blocks of outputs from `begin` to `end`, which are counted through all matrices.
 template <typename Product>
-void fill(const std::vector<Product>& products) {
-  constexpr int OUTPUTS = Product::OUTPUTS;
-  int64_t blocks = 0;
-  for (const Product& product : products) blocks += product.d_out / OUTPUTS;
-  torch::stable::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-    for (const Product& product : products) {
-      const int64_t n = product.d_out / OUTPUTS;
-      for (int64_t i = std::max(begin, int64_t(0)); i < std::min(end, n); ++i)
-        of_all_rows<OUTPUTS>(product, OUTPUTS * i);
-      begin -= n, end -= n;
+void fill(const std::vector<Product>& products, int64_t begin, int64_t end) {
+  constexpr int64_t OUTPUTS = Product::OUTPUTS;
+  for (const Product& product : products) {
+    const int64_t n = blocks_of<Product>(product.d_out);
+    for (int64_t i = std::max(begin, int64_t(0)); i < std::min(end, n); ++i) {
+      const int64_t first = OUTPUTS * i, last = std::min(first + OUTPUTS, product.d_out);
+      if (last == first + OUTPUTS) {
+        of_all_rows<OUTPUTS>(product, first);
+      } else {
+        for (int64_t output = first; output < last; ++output) of_all_rows<1>(product, output);
+      }
     }
-  });
-  for (const Product& product : products)
-    for (int64_t o = product.d_out / OUTPUTS * OUTPUTS; o < product.d_out; ++o)
-      of_all_rows<1>(product, o);
+    begin -= n, end -= n;
+  }
 }
 
 // The number of rows that lie before the last axis.
@@ -82,12 +89,34 @@ inline Tensor with_width(const Tensor& x, int64_t width, std::optional<ScalarTyp
   return torch::stable::new_empty(x, shape, type);
 }
 
+// The tensor itself where it is contiguous already, for torch's function takes a microsecond.
+inline Tensor as_contiguous(const Tensor& x) {
+  return x.is_contiguous() ? x : torch::stable::contiguous(x);
+}
+
+// Asks for the first weights of a block, of which a thread computes those from `block` on.
+template <typename Product>
+void prefetch_first(const std::vector<Tensor>& matrices, int64_t block) {
+  for (const Tensor& matrix : matrices) {
+    const int64_t n = blocks_of<Product>(matrix.size(0));
+    if (block < n) {
+      const int64_t line = matrix.size(1) * sizeof(typename Product::Weight);
+      const int64_t begin = block * Product::OUTPUTS * line, end = matrix.size(0) * line;
+      const char* data = static_cast<const char*>(matrix.data_ptr());
+      for (int64_t i = begin; i < std::min(end, begin + FIRST); i += LINE)
+        __builtin_prefetch(data + i, 0, 2);
+      return;
+    }
+    block -= n;
+  }
+}
+
 // x W′ᵀ + b of all matrices W′ by `Product<Number>`, which is made of a part of the result, of x as
 // `Product<Number>::Factors`, and of the tensors of a matrix. Biases are for all of them or null.
 template <template <typename> typename Product, typename... Tensors>
 Tensor multiplied(const Tensor& of, const std::optional<std::vector<Tensor>>& biases,
                   const std::vector<Tensor>& matrices, const Tensors&... others) {
-  const Tensor x = torch::stable::contiguous(of);
+  const Tensor x = as_contiguous(of);
   const ScalarType type = x.scalar_type();
   check(type == ScalarType::Float || type == ScalarType::BFloat16);
   check(((others.size() == matrices.size()) && ...));
@@ -101,17 +130,23 @@ Tensor multiplied(const Tensor& of, const std::optional<std::vector<Tensor>>& bi
   }
   const int64_t rows = rows_of(x), d_in = x.size(-1);
   Tensor result = with_width(x, d_out);
-  auto with = [&]<typename Number>(Number* y) {
-    const typename Product<Number>::Factors factors(pointer<Number>(x), rows, d_in, width);
-    std::vector<Product<Number>> products;
-    products.reserve(matrices.size());
-    for (size_t i = 0; i < matrices.size(); ++i) {
-      const Number* bias = biases ? pointer<Number>((*biases)[i]) : nullptr;
-      const Columns<Number> columns = {bias, y, rows, d_in, matrices[i].size(0), d_out};
-      products.emplace_back(columns, factors, matrices[i], others[i]...);
-      y += columns.d_out;
-    }
-    fill(products);
+  auto with = [&]<typename Number>(Number* result) {
+    int64_t blocks = 0;
+    for (const Tensor& matrix : matrices) blocks += blocks_of<Product<Number>>(matrix.size(0));
+    torch::stable::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+      prefetch_first<Product<Number>>(matrices, begin);  // on their way while x is prepared
+      const typename Product<Number>::Factors factors(pointer<Number>(x), rows, d_in, width);
+      std::vector<Product<Number>> products;
+      products.reserve(matrices.size());
+      Number* y = result;
+      for (size_t i = 0; i < matrices.size(); ++i) {
+        const Number* bias = biases ? pointer<Number>((*biases)[i]) : nullptr;
+        const Columns<Number> columns = {bias, y, rows, d_in, matrices[i].size(0), d_out};
+        products.emplace_back(columns, factors, matrices[i], others[i]...);
+        y += columns.d_out;
+      }
+      fill(products, begin, end);
+    });
   };
   if (type == ScalarType::Float)
     with(static_cast<float*>(result.data_ptr()));

@@ -54,7 +54,7 @@ inline To bits_as(const From& x) {
   return y;
 }
 
-constexpr int64_t AHEAD = 8192;
+constexpr int64_t AHEAD = 8192, LINE = 64;
 
 // Memory AHEAD of this place is read soon; past its end nothing happens.
 //

@@ -1,17 +1,21 @@
-// Runs the operator of a source on tensors from standard input, and writes the bytes of its result.
+// Runs the operator of a source on tensors from standard input and numbers of the command line.
 //
-// Each tensor is its type, its number of axes and their sizes, as int64, and its bytes.
+// Each tensor, also of the result, is its type, its number of axes and their sizes, as int64, and
+// its bytes.
 
 #include SOURCE
 
 #include <iostream>
+#include <string>
+#include <tuple>
 
 using List = std::vector<Tensor>;
+using Numbers = std::vector<double>;
 
-// The first tensor is x; each of the others is a list of one matrix's, or the matrix itself. There is
-// no other product of many rows.
+// A product's first tensor is x; each of the others is a list of one matrix's, or the matrix itself.
+// There is no other product of many rows.
 template <typename Operator, typename... Lists>
-Tensor called(Operator* of, const List& tensors, const Lists&... lists) {
+Tensor product(Operator* of, const List& tensors, const Lists&... lists) {
   constexpr std::nullopt_t none = std::nullopt;
   if constexpr (std::is_invocable_v<Operator, Tensor, Tensor, int64_t>)
     return of(tensors[0], tensors[1], tensors[0].size(0));
@@ -21,20 +25,51 @@ Tensor called(Operator* of, const List& tensors, const Lists&... lists) {
   else if constexpr (std::is_invocable_v<Operator, Tensor, Lists..., std::nullopt_t>)
     return of(tensors[0], lists..., none);
   else
-    return called(of, tensors, lists..., List{tensors[1 + sizeof...(lists)]});
+    return product(of, tensors, lists..., List{tensors[1 + sizeof...(lists)]});
 }
 
-int main() {
-  std::vector<Tensor> tensors;
+template <typename Operator>
+auto called(Operator* of, const List& x, const Numbers& numbers) {
+  if constexpr (std::is_invocable_v<Operator, Tensor, Tensor, Tensor, Tensor, double>)
+    return of(x[0], x[1], x[2], x[3], numbers[0]);  // gradients of attention
+  else if constexpr (std::is_invocable_v<Operator, Tensor, Tensor, Tensor, double>)
+    return of(x[0], x[1], x[2], numbers[0]);  // attention
+  else if constexpr (std::is_invocable_v<Operator, Tensor, Tensor, double, int64_t>)
+    return of(x[0], x[1], numbers[0], int64_t(numbers[1]));  // a loss
+  else
+    return product(of, x);
+}
+
+void read(void* to, size_t n) { std::cin.read(static_cast<char*>(to), n); }
+
+void write(const void* from, size_t n) { std::cout.write(static_cast<const char*>(from), n); }
+
+void write_tensor(const Tensor& x) {
+  const int64_t facts[] = {int64_t(x.type), x.dim()};
+  write(facts, sizeof facts);
+  write(x.sizes.data(), 8 * x.dim());
+  write(x.bytes->data(), x.bytes->size());
+}
+
+template <typename... Tensors>
+void write_all(const std::tuple<Tensors...>& results) {
+  std::apply([](const auto&... each) { (write_tensor(each), ...); }, results);
+}
+
+void write_all(const Tensor& result) { write_tensor(result); }
+
+int main(int, char** arguments) {
+  List tensors;
+  Numbers numbers;
+  for (char** each = arguments + 1; *each; ++each) numbers.push_back(std::stod(*each));
   int64_t type, axes;
-  auto read = [](void* to, size_t n) { return bool(std::cin.read(static_cast<char*>(to), n)); };
-  while (read(&type, 8)) {
+  while (std::cin.peek() != EOF) {
+    read(&type, 8);
     read(&axes, 8);
     std::vector<int64_t> sizes(axes);
     read(sizes.data(), 8 * axes);
     tensors.emplace_back(ScalarType(type), sizes);
     read(tensors.back().data_ptr(), tensors.back().bytes->size());
   }
-  const Tensor y = called(&OPERATOR, tensors);
-  std::cout.write(y.bytes->data(), y.bytes->size());
+  write_all(called(&OPERATOR, tensors, numbers));
 }

@@ -8,7 +8,9 @@
 #include <vector>
 
 namespace torch::headeronly {
-enum class ScalarType { Float, BFloat16, Char, Byte, Int };
+enum class ScalarType { Float, BFloat16, Char, Byte, Int, Long };
+
+constexpr int64_t SIZES[] = {4, 2, 1, 1, 4, 8};  // of a number of each type
 }
 
 using AtenTensorHandle = void*;
@@ -25,8 +27,7 @@ struct Tensor {
   std::shared_ptr<std::vector<char>> bytes;
 
   Tensor(ScalarType type, std::vector<int64_t> sizes) : type(type), sizes(sizes) {
-    const bool is_wide = type == ScalarType::Float || type == ScalarType::Int;
-    int64_t n = is_wide ? 4 : type == ScalarType::BFloat16 ? 2 : 1;
+    int64_t n = headeronly::SIZES[int(type)];
     for (int64_t size : sizes) n *= size;
     bytes = std::make_shared<std::vector<char>>(n);
   }
@@ -39,19 +40,29 @@ struct Tensor {
     for (int64_t size : sizes) n *= size;
     return n;
   }
+  bool is_contiguous() const { return true; }
+  int64_t stride(int64_t axis) const {
+    int64_t n = 1;
+    while (++axis < dim()) n *= sizes[axis];
+    return n;
+  }
   void* data_ptr() const { return bytes->data(); }
+  void* mutable_data_ptr() const { return bytes->data(); }
   ScalarType scalar_type() const { return type; }
 };
 
 template <size_t N>
-Tensor new_empty(const Tensor& like, const int64_t (&sizes)[N]) {
-  return {like.type, {sizes, sizes + N}};
+Tensor new_empty(const Tensor& like, const int64_t (&sizes)[N],
+                 std::optional<ScalarType> type = {}) {
+  return {type.value_or(like.type), {sizes, sizes + N}};
 }
 
 inline Tensor new_empty(const Tensor& like, const std::vector<int64_t>& sizes,
                         std::optional<ScalarType> type) {
   return {type.value_or(like.type), sizes};
 }
+
+inline Tensor empty_like(const Tensor& x) { return {x.type, x.sizes}; }
 
 inline Tensor contiguous(const Tensor& x) { return x; }
 inline Tensor transpose(const Tensor& x, int64_t, int64_t) { return x; }
