@@ -294,9 +294,9 @@ def _allowed(scores: Tensor, texts: Sequence[TextStream | None], ends: Ids) -> T
     """
     grammars = [None if text is None else text.grammar for text in texts]
     scores = within_grammars(scores, grammars, ends)
-    for grammar, most in zip(grammars, floats(scores.amax(-1)), strict=True):
-        if most == -inf:
-            raise InputError(NO_TOKEN_ALLOWED if grammar is None else grammar.why_none)
+    for i in ints((scores.amax(-1) == -inf).nonzero()[:, 0]):
+        grammar = grammars[i]
+        raise InputError(NO_TOKEN_ALLOWED if grammar is None else grammar.why_none)
     return scores
 
 

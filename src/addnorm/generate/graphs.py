@@ -81,8 +81,7 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
 
     def run(*inputs: Any) -> Tensor:
         assert len(weights), "the graph reads these tensors: they live as long as it does"
-        lists = (each if isinstance(each, list) else [each] for each in inputs)
-        tensors = [tensor for each in lists for tensor in each if tensor is not None]
+        tensors = [leaf for leaf in tree_leaves(inputs) if leaf is not None]
         assert all(tensor.is_contiguous() for tensor in tensors), "a graph goes by shapes alone"
         return graph.boxed_run(tensors)[0]
 
