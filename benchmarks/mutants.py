@@ -2,7 +2,7 @@
 
     make mutants                                            a fixed random 200, as far as not done
     .venv/bin/python benchmarks/mutants.py --changed main   those in lines that differ from `main`
-    .venv/bin/python benchmarks/mutants.py --again --wide   the survivors once more, with all tests
+    .venv/bin/python benchmarks/mutants.py --again --wide   survivors without a reason, all tests
 
 The mutants are mutmut's. Running them is not left to it: it puts a dispatcher in the place of every
 function, which shape checks, `torch.compile` and `torch.export` then see instead of the function,
@@ -341,6 +341,12 @@ def equivalent() -> dict[str, str]:
     return tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))
 
 
+def open_survivors(results: dict[str, dict[str, Any]]) -> set[str]:
+    """The names of those that survived and have no reason to."""
+    survived = {name for name, r in results.items() if r["result"] == "survived"}
+    return survived - equivalent().keys()
+
+
 def write(results: dict[str, dict[str, Any]], names: list[str], wanted: int) -> None:
     """The results of the sample so far, all or nothing."""
     done = [results[name] for name in names if name in results]
@@ -374,7 +380,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sample", type=int, default=200, help="how many (200)")
     parser.add_argument("--changed", metavar="REVISION", help="only in lines changed since then")
-    parser.add_argument("--again", action="store_true", help="survivors once more")
+    parser.add_argument("--again", action="store_true", help="survivors without a reason once more")
     parser.add_argument("--wide", action="store_true", help="against all tests of the package")
     parser.add_argument("--fresh", action="store_true", help="forget the results so far")
     parser.add_argument("--list", action="store_true", help="say which, and run none")
@@ -388,10 +394,9 @@ def main() -> int:
     results: dict[str, dict[str, Any]] = {}
     if RESULTS.exists() and not (asked.fresh or asked.changed):
         results = json.loads(RESULTS.read_text(encoding="utf-8"))["mutants"]
-    if asked.again:
-        results = {name: r for name, r in results.items() if r["result"] != "survived"}
+    again = open_survivors(results) if asked.again else set[str]()
     names = [m.id for m in chosen]
-    left = [m for m in chosen if m.id not in results]
+    left = [m for m in chosen if m.id not in results or m.id in again]
     if asked.list:
         print("\n".join(f"{m.id} {m.path}:{m.line} {m.before}  ->  {m.after}" for m in left))
         return 0
