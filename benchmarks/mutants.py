@@ -56,6 +56,7 @@ WIDER = {
         "tests/nn/test_layer_convolution.py",
         *MODELS,
     ),
+    "nn/residuals.py": ("tests/nn/test_no_sublayer.py", "tests/test_parts.py", *MODELS),
     "nn/embed.py": ("tests/nn/test_per_layer_embedding.py", "tests/test_parts.py", *MODELS),
     "nn/blocks.py": (
         "tests/nn/test_canon.py",

@@ -14,6 +14,7 @@ from addnorm.generate import (
     Translation,
     transcribe,
 )
+from addnorm.generate.timestamps import TimestampRules
 from addnorm.models import EncoderDecoderConfig, EncoderDecoderModel
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
@@ -94,6 +95,17 @@ def test_the_default_limit_follows_the_length_of_a_clip() -> None:
     rules = RulesConfig(max_new_tokens=3)
     results = transcribe(transcription, GreedyConfig(rules=rules), eos_id=None)
     assert {len(best.ids) for [best] in results} == {3}
+
+
+def test_texts_with_time_stamps_follow_their_rules() -> None:
+    """A text begins with a stamp, and no stamp is before an earlier one."""
+    rules = TimestampRules(first=7, end=5)
+    writer = Translation(built("audio"), BOS)
+    transcription = Transcription(writer, signals_of("audio"), "audio", stamps=rules)
+    for [best] in transcribe(transcription, GreedyConfig(), eos_id=5):
+        stamps = [token for token in best.ids if token >= rules.first]
+        assert best.ids[0] == stamps[0]
+        assert stamps == sorted(stamps)
 
 
 def test_a_limit_of_zero_tokens_is_rejected() -> None:
