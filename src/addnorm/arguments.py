@@ -66,7 +66,7 @@ def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def shows_options(function: Callable[P, T]) -> Callable[P, T]:
-    """Have the signature of a function, which checks its options itself, name them one by one."""
+    """List each option in the signature of a function that takes `**options` and checks them."""
     function.__signature__ = _with_options(function)  # pyright: ignore[reportFunctionMemberAccess]
     return function
 

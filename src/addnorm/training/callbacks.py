@@ -176,7 +176,7 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
 
 
 def _check_takes_event(callback: object, name: str) -> None:
-    """Raise `InputError` unless a method can be called with the event, and acts when it is."""
+    """Raise `InputError` for a method that is async or cannot be called with the event alone."""
     method = getattr(callback, name)
     if iscoroutinefunction(method):
         raise InputError(
