@@ -451,7 +451,7 @@ RUNS = [
     ("language", "config.json", "[]", "config.json"),
     ("language", "config.json", "[" * 100_000, "config.json: damaged"),
     ("language", "model.safetensors", CUT, "model.safetensors"),
-    ("language", "model.safetensors", GONE, "training has not finished: resume it with"),
+    ("language", "model.safetensors", GONE, "training has not finished: `addnorm train"),
     ("language", "model.safetensors", TEXT, "model.safetensors"),
     ("language", "model.safetensors", EMPTY, "model.safetensors"),
     ("language", "tokenizer.json", CUT, "tokenizer.json is not a tokenizer"),

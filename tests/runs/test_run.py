@@ -23,6 +23,7 @@ from addnorm.data.ids.framing import encode_for_task
 from addnorm.data.readers.constructors import labelled, text
 from addnorm.errors import InputError, Stopped, listed, path_of
 from addnorm.generate import BeamConfig, GreedyConfig, SampleConfig
+from addnorm.inspect.prepared_text import prepare_text
 from addnorm.models import EncoderModel
 from addnorm.nn.heads import PoolerHeadConfig
 from addnorm.runs.evaluation import evaluate_run
@@ -159,6 +160,8 @@ def test_the_vector_of_a_pooler(run_of: RunOf) -> None:
     with torch.no_grad():
         expected = model.head.proj(states[0]).tanh()
     torch.testing.assert_close(pooler.embed(["no", "a red cat"], pooling="head")[1], expected)
+    [looked_at] = prepare_text(pooler, "a red cat").inputs
+    assert torch.equal(looked_at, prepare_text(run, "a red cat").inputs[0])
 
 
 def test_scores_are_those_of_the_command(run_of: RunOf, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def _ids(run: TrainedModel, text: str) -> list[int]:
     tokenizer = run.tokenizers.source
     if isinstance(run.model, DecoderModel):
         return encode_prompts(tokenizer, [text])[0]
-    if run.task_value.encodes_itself:
+    if run.encodes_itself:
         return input_ids(run, text)
     if isinstance(task_of_head(run.recipe.model.head), Tagging):
         [ids] = ids_as_shortened(run, [encode_words(tokenizer, words_between_spaces(text))[0]])

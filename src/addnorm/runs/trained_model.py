@@ -23,6 +23,7 @@ from addnorm.runs.files.quantization_file import Quantization, check_float
 from addnorm.runs.options import Weights
 from addnorm.runs.recipes.consistency import MEDIA
 from addnorm.runs.recipes.recipe import Recipe, task_of
+from addnorm.tasks.registry import task_of_head
 from addnorm.tasks.task import Task
 
 DTYPES = {
@@ -150,6 +151,12 @@ class TrainedModel:
     def task_value(self) -> Task:
         """The task of the model as a value, with its properties and functions."""
         return task_of(self.recipe)
+
+    @property
+    def encodes_itself(self) -> bool:
+        """Whether a custom task encodes the model's texts; a head without a task has none."""
+        has_task = task_of_head(self.recipe.model.head) is not None
+        return has_task and self.task_value.encodes_itself
 
     @property
     def call(self) -> str:

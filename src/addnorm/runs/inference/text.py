@@ -515,7 +515,7 @@ def _hidden(
                 "not supported: choose a pooling, which is then that of the encoder"
             )
         folder.check_width(run.recipe.model.d_model)
-    by_task = folder is None and run.task_value.encodes_itself
+    by_task = folder is None and run.encodes_itself
     ids = ids_by_task(run, texts) if by_task else _ids_to_embed(run, texts, folder)
     if folder is None:
         ids = ids_as_shortened(run, ids)
