@@ -39,7 +39,7 @@ def test_the_mean_attention_by_distance(run_of: RunOf) -> None:
     assert result.by_distance[0].offsets[-1] == 0
 
 
-@pytest.mark.parametrize("bits", ["int8", "int4"])
+@pytest.mark.parametrize("bits", ["int8", pytest.param("int4", marks=pytest.mark.long)])
 def test_a_quantised_model_has_no_gradients(bits: str, run_of: RunOf, tmp_path: Path) -> None:
     assert (
         status(["quantize", str(run_of("language")), "--to", bits, "--out", f"{tmp_path}/q"]) == 0

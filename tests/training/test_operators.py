@@ -39,6 +39,7 @@ def trained(
     return [p.detach() for p in model.parameters()]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
 def test_a_run_with_dropout_resumes_to_the_bit(tmp_path: Path) -> None:
     load_operators(EVERY_OPERATOR)
