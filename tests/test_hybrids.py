@@ -253,7 +253,7 @@ READERS: dict[str, Callable[[Run, Path], None]] = {
 
 REFUSALS: dict[tuple[str, str], str] = {
     ("compile", "recurrence"): r"layer 0 has a Recurrent",
-    ("compile", "delta"): r"in layer 0 a GatedDelta reads",
+    ("compile", "delta"): r"layer 0 has a GatedDelta",
     ("compile", "absent"): r"layer 1 has no attention",
     ("prune heads", "heads"): r"of 1 in stack\.blocks\.1\.attention: there is only one",
     ("prune feedforward", "mixture"): r"stack\.blocks\.1\.feedforward is MixtureOfExperts",
@@ -266,9 +266,9 @@ REFUSALS: dict[tuple[str, str], str] = {
     **{("export gguf", name): r"layer [01]" for name in PATTERNS},
     **{("export ctranslate2", name): r"layer [01]" for name in PATTERNS if name != "norms"},
     ("export onnx", "recurrence"): r"layer 0 has a Recurrent",
-    ("export onnx", "delta"): r"in layer 0 a GatedDelta reads",
+    ("export onnx", "delta"): r"layer 0 has a GatedDelta",
     ("export web", "recurrence"): r"layer 0 has a Recurrent",
-    ("export web", "delta"): r"in layer 0 a GatedDelta reads",
+    ("export web", "delta"): r"layer 0 has a GatedDelta",
     ("export onnx", "absent"): r"layer 1 has no attention",
     ("export web", "absent"): r"layer 1 has no attention",
 }

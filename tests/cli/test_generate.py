@@ -1,6 +1,7 @@
 """`addnorm generate`: lines, JSON, prompts, several results, standard input."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -141,11 +142,12 @@ def test_options_of_a_search(run_of: RunOf, addnorm: Command) -> None:
 
 @pytest.mark.long
 def test_standard_input_is_utf_8_whatever_the_locale(run_of: RunOf) -> None:
+    around = {name: os.environ[name] for name in ("PATH", "ADDNORM_CACHE") if name in os.environ}
     done = subprocess.run(
         [sys.executable, "-m", "addnorm", "generate", str(run_of("translation"))],
         input="zwölf\n\ncat\n".encode(),
         capture_output=True,
-        env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)},
+        env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path), **around},
     )
     assert (done.returncode, messages(done.stderr.decode())) == (0, [])
     assert done.stdout.count(b"\n") == 3

@@ -122,7 +122,7 @@ def test_every_fact_is_carried_or_named(form: Form, folder: Path, tmp_path: Path
     }
     expected = facts | {"decoding": (True, 0.5, 3), "tokenizer": "To be"}
     assert facts["end tokens"] == ENDS
-    out = tmp_path / "out"
+    out = tmp_path / ("out.gguf" if form == "gguf" else "out")
     said, left = export_run(run, out, to=form), _account(out, form)
     read = READERS[form](out)
     assert read.keys() | left.keys() == facts.keys()

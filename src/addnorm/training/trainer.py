@@ -417,7 +417,7 @@ class Trainer:
     def lead_whole(
         self, do: Callable[[Mapping[str, Tensor]], T], otherwise: T, *, often: bool = False
     ) -> T:
-        """Call `do` in the leading process with the whole current weights; return its result there."""
+        """Return the result of `do` with the whole current weights, from the leading process."""
         return self.world.lead_whole(self.whole, self.model, do, otherwise, often=often)
 
     def note_best(self, value: float) -> bool:
