@@ -507,10 +507,10 @@ def losses() -> dict[str, Work]:
     """Logits, loss and all gradients of 1,024 tokens over 8,192 words, in groups of rows.
 
     What few rows at a time gain by logits in the cache they lose by reading the matrix and its
-    gradient more often.
+    gradient more often. A matrix of half this width stays in the cache, and would choose few rows.
     """
-    x, weight = _random(1024, 64).detach(), _random(8192, 64).detach()
-    targets, of_weight = torch.arange(1024, device="cpu"), torch.zeros(8192, 64, device="cpu")
+    x, weight = _random(1024, 128).detach(), _random(8192, 128).detach()
+    targets, of_weight = torch.arange(1024, device="cpu"), torch.zeros(8192, 128, device="cpu")
 
     def step(rows: int) -> None:
         for part, of_part in zip(x.split(rows), targets.split(rows), strict=True):
