@@ -2,7 +2,7 @@
 
     python benchmarks/first_step.py RECIPE ... --rounds 3
 
-Texts are read, counted and encoded anew each time; the choices between kernels are those that the
+Texts are read, counted and encoded each time; the choices between kernels are those that the
 machine has kept. Figures go to `results/first_step.json`.
 """
 
@@ -36,9 +36,9 @@ main()
 def seconds(recipe: Path) -> float:
     """Return the seconds of one start."""
     with TemporaryDirectory() as folder:
-        for kept in cache_folder().glob("*"):
-            if kept.name != "data":
-                (Path(folder) / kept.name).symlink_to(kept)
+        for entry in cache_folder().glob("*"):
+            if entry.name != "data":
+                (Path(folder) / entry.name).symlink_to(entry)
         command = [sys.executable, "-c", STOPS, recipe.name, "--out", str(Path(folder) / "run")]
         environment = os.environ | {"ADDNORM_CACHE": folder}
         begun = time.perf_counter()
