@@ -5,7 +5,7 @@
 //   silu          x σ(x)
 //   squared_relu  max(x, 0)²
 
-#include "vectors.h"
+#include "exponentials.h"
 
 #include <string>
 
@@ -13,12 +13,10 @@ namespace {
 
 using namespace addnorm;
 
-inline Vector magnitude(Vector x) { return (Vector)((Integers)x & 0x7fffffff); }
-
-// 1 / x for 1 ≤ x ≤ 2
-inline Vector inverse(Vector x) {
+// 1 / x for 1 ≤ x
+inline Register inverse(Register x) {
 #ifdef __AVX512F__
-  const Vector near = (Vector)_mm512_rcp14_ps((__m512)x);
+  const Register near = (Register)_mm512_rcp14_ps((__m512)x);
   return near * (2.f - x * near);
 #else
   return 1.f / x;
@@ -26,53 +24,57 @@ inline Vector inverse(Vector x) {
 }
 
 struct Logistic {
-  Vector y, dy;  // σ(z), and σ(z) (1 - σ(z)) without a difference
+  Register y, dy;  // σ(z), and σ(z) (1 - σ(z)) without a difference
 };
 
-inline Logistic logistic(Vector z) {
-  const Vector e = decay(magnitude(z)), t = inverse(1.f + e), other = e * t;
-  return {z < 0.f ? other : t, t * other};
+// For -z / log(2), from -126 to 126.
+inline Logistic logistic(Register exponent) {
+  const Register e = power_of_two(exponent), y = inverse(1.f + e);
+  return {y, y * (e * y)};
 }
 
-struct Slope {
-  Vector y, dy;  // the function, and its derivative
-};
+constexpr float LOG2E = 1.44269504f;
 
-// A derivative is 0 or 1 beyond this, where squares may overflow.
-inline Vector within(Vector x) {
-  const Vector limit = Vector{} + 1e4f;
-  x = x > limit ? limit : x;
-  return x < -limit ? -limit : x;
-}
-
+// Functions and their derivatives; beyond ± FAR, a derivative is 0 or 1, where squares may overflow.
 struct GELUTanh {
-  static constexpr float SCALE = 1.5957691216057308f, CUBIC = 0.044715f;
+  static constexpr float FAR = 10.f, SCALE = 1.5957691216057308f, CUBIC = 0.044715f;
 
-  static Vector of(Vector x) { return x * logistic(SCALE * x * (1.f + CUBIC * x * x)).y; }
+  static Logistic gate(Register near) {
+    constexpr float factor = -LOG2E * SCALE;
+    return logistic(near * (factor + factor * CUBIC * (near * near)));
+  }
 
-  static Slope with_slope(Vector x) {
-    const Vector near = within(x), square = near * near;
-    const Logistic s = logistic(SCALE * near * (1.f + CUBIC * square));
-    return {x * s.y, s.y + near * s.dy * SCALE * (1.f + 3.f * CUBIC * square)};
+  static Register of(Register x) {
+    const Register above = at_least(x, -FAR);
+    return above * gate(at_most(above, FAR)).y;
+  }
+
+  static Register slope(Register x) {
+    const Register near = at_most(at_least(x, -FAR), FAR);
+    const Logistic s = gate(near);
+    return s.y + s.dy * (near * (SCALE + 3.f * CUBIC * SCALE * (near * near)));
   }
 };
 
 struct SiLU {
-  static Vector of(Vector x) { return x * logistic(x).y; }
+  static constexpr float FAR = 87.f;
 
-  static Slope with_slope(Vector x) {
-    const Logistic s = logistic(x);
-    return {x * s.y, s.y + within(x) * s.dy};
+  static Register of(Register x) {
+    const Register above = at_least(x, -FAR);
+    return above * logistic(at_most(above, FAR) * -LOG2E).y;
+  }
+
+  static Register slope(Register x) {
+    const Register near = at_most(at_least(x, -FAR), FAR);
+    const Logistic s = logistic(near * -LOG2E);
+    return s.y + near * s.dy;
   }
 };
 
 struct SquaredReLU {
-  static Vector of(Vector x) { return with_slope(x).y; }
+  static Register of(Register x) { return at_least(x, 0.f) * at_least(x, 0.f); }
 
-  static Slope with_slope(Vector x) {
-    const Vector positive = x < 0.f ? Vector{} : x;  // NaN stays
-    return {positive * positive, 2.f * positive};
-  }
+  static Register slope(Register x) { return 2.f * at_least(x, 0.f); }
 };
 
 // Calls `pass(offset, n)` for up to WIDTH numbers at a time, of all of `total`, in parallel.
@@ -92,23 +94,28 @@ struct Tensors {
 
   template <typename Function>
   void run(int64_t total) const {
+    using Part = const Register&;
     if (dy && up)
       each(total, [this](int64_t i, auto n) {
-        const Slope at = Function::with_slope(load(x + i, n));
-        const Vector grad = load(dy + i, n);
-        store(dup + i, grad * at.y, n);
-        store(dx + i, grad * load(up + i, n) * at.dy, n);
+        const Vector at = load(x + i, n), by = load(up + i, n), grad = load(dy + i, n);
+        store(dup + i, in_registers([](Part x, Part dy) { return dy * Function::of(x); }, at, grad), n);
+        auto gradient = [](Part x, Part up, Part dy) { return dy * up * Function::slope(x); };
+        store(dx + i, in_registers(gradient, at, by, grad), n);
       });
     else if (dy)
       each(total, [this](int64_t i, auto n) {
-        store(dx + i, load(dy + i, n) * Function::with_slope(load(x + i, n)).dy, n);
+        store(dx + i, in_registers([](Part x, Part dy) { return dy * Function::slope(x); },
+                                   load(x + i, n), load(dy + i, n)), n);
       });
     else if (up)
       each(total, [this](int64_t i, auto n) {
-        store(y + i, Function::of(load(x + i, n)) * load(up + i, n), n);
+        store(y + i, in_registers([](Part x, Part up) { return Function::of(x) * up; },
+                                  load(x + i, n), load(up + i, n)), n);
       });
     else
-      each(total, [this](int64_t i, auto n) { store(y + i, Function::of(load(x + i, n)), n); });
+      each(total, [this](int64_t i, auto n) {
+        store(y + i, in_registers(Function::of, load(x + i, n)), n);
+      });
   }
 
   void run(const std::string& name, int64_t total) const {

@@ -6,6 +6,7 @@
 // and only the gradient of q is turned at the end. The gradient of a head depends neither on others
 // nor on the number of threads.
 
+#include "exponentials.h"
 #include "paired_products.h"
 
 namespace {

@@ -4,6 +4,7 @@
 // divided by the sum of the unrounded ones. Keys after the last query of a block are left out where
 // attention is causal. The output of a head depends neither on others nor on the number of threads.
 
+#include "exponentials.h"
 #include "paired_products.h"
 
 #include <tuple>

@@ -6,6 +6,7 @@
 // transposed. The gradient computes the weights again (Dao et al. 2022, arXiv 2205.14135, §3.1). A
 // head depends neither on others nor on the number of threads.
 
+#include "exponentials.h"
 #include "heads.h"
 #include "small_products.h"
 

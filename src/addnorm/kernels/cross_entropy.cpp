@@ -6,7 +6,7 @@
 // Both are zero for a row that is left out.
 // Logits are in float32 or bfloat16, as is their gradient; all is computed in float32.
 
-#include "vectors.h"
+#include "exponentials.h"
 
 #include <tuple>
 

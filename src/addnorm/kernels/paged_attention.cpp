@@ -7,7 +7,7 @@
 // for all. Consecutive rows may share their slots. The result of a row depends neither on other
 // rows nor on the number of threads.
 
-#include "vectors.h"
+#include "exponentials.h"
 
 #include <atomic>
 

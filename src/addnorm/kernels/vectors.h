@@ -41,6 +41,17 @@ typedef double Wide __attribute__((vector_size(8 * WIDTH)));
 typedef float Eight __attribute__((vector_size(32)));
 typedef float Four __attribute__((vector_size(16)));
 
+// The numbers of a register. What compilers split badly is computed by `in_registers`.
+#if defined(__AVX512F__)
+constexpr int64_t LANES = 16;
+#elif defined(__AVX2__)
+constexpr int64_t LANES = 8;
+#else
+constexpr int64_t LANES = 4;
+#endif
+typedef float Register __attribute__((vector_size(4 * LANES)));
+typedef uint32_t RegisterBits __attribute__((vector_size(4 * LANES)));
+
 struct BFloat16 {
   uint16_t bits;
 };
@@ -52,6 +63,22 @@ inline To bits_as(const From& x) {
   To y;
   std::memcpy(&y, &x, sizeof y);
   return y;
+}
+
+struct Parts {
+  Register of[WIDTH / LANES];
+};
+
+// The results of a function of registers, for all numbers of some vectors.
+template <typename Function, typename... Vectors>
+inline Vector in_registers(const Function& f, const Vectors&... x) {
+  auto of_parts = [&](const auto&... parts) {
+    Parts y;
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < WIDTH / LANES; ++i) y.of[i] = f(parts.of[i]...);
+    return bits_as<Vector>(y);
+  };
+  return of_parts(bits_as<Parts>(x)...);
 }
 
 constexpr int64_t AHEAD = 8192, LINE = 64;
@@ -68,6 +95,12 @@ inline Vector widened(Vector x) { return x; }
 inline Vector widened(Halves x) {
 #ifdef __AVX512F__  // one instruction, which compilers do not find
   return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)x), 16);
+#elif defined(__AVX2__)
+  __m128i halves[2];
+  std::memcpy(halves, &x, sizeof x);
+  __m256i numbers[2];
+  for (int i = 0; i < 2; ++i) numbers[i] = _mm256_slli_epi32(_mm256_cvtepu16_epi32(halves[i]), 16);
+  return bits_as<Vector>(numbers);
 #else
   return (Vector)(__builtin_convertvector(x, Bits) << 16);
 #endif
@@ -99,7 +132,12 @@ inline Vector load_some(const Number* from, int64_t i, int64_t n) {
   return i < n ? load(from + i, n - i) : Vector{};
 }
 
-inline void store(float* to, Vector x) { std::memcpy(to, &x, sizeof x); }
+inline void store(float* to, Vector x) {
+  const auto parts = bits_as<Parts>(x);
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < WIDTH / LANES; ++i)
+    std::memcpy(to + i * LANES, &parts.of[i], sizeof(Register));
+}
 
 inline void store(float* to, float x) { *to = x; }
 
@@ -108,9 +146,25 @@ inline void store(BFloat16* to, float x) {  // to the nearest, ties to even
   to->bits = x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 
+// The bits of bfloat16, to the nearest, ties to even.
+inline RegisterBits rounded_to_halves(Register x) {
+  const RegisterBits bits = bits_as<RegisterBits>(x), sums = bits + (0x7fff + (bits >> 16 & 1));
+  return x != x ? RegisterBits{} + 0x7fc0 : sums >> 16;
+}
+
 inline void store(BFloat16* to, Vector x) {
-  const Bits bits = bits_as<Bits>(x), rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  const Halves halves = __builtin_convertvector(x != x ? Bits{} + 0x7fc0 : rounded, Halves);
+#if defined(__AVX512BF16__)  // numbers below the normal ones are zero
+  const __m256bh halves = _mm512_cvtneps_pbh((__m512)x);
+#elif defined(__AVX512F__)
+  const Halves halves = __builtin_convertvector(rounded_to_halves(x), Halves);
+#elif defined(__AVX2__)
+  const auto parts = bits_as<Parts>(x);
+  auto rounded = [&](int i) { return (__m256i)rounded_to_halves(parts.of[i]); };
+  const __m256i halves = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded(0), rounded(1)), 0xd8);
+#else
+  const Vector bits = in_registers([](Register part) { return (Register)rounded_to_halves(part); }, x);
+  const Halves halves = __builtin_convertvector((Bits)bits, Halves);
+#endif
   std::memcpy(to, &halves, sizeof halves);
 }
 
@@ -300,43 +354,6 @@ inline Integers dot_small(Integers sums, Bytes a, Bytes x, Bytes b, Bytes y) {
 #else
   return dot(dot(sums, a, x), b, y);
 #endif
-}
-
-// exp(x) for x ≤ 0, within two units in the last place; at least the smallest normal number.
-inline Vector exponential(Vector x) {
-  x = x < -87.f ? Vector{} - 87.f : x;
-  Vector n = rounded(x * 1.44269504f);
-  Vector r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Vector p = Vector{} + 1.9875691500e-4f;
-  for (float factor : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
-                       5.0000001201e-1f})
-    p = p * r + factor;
-  Integers power = (__builtin_convertvector(n, Integers) + 127) << 23;
-  return (p * r * r + r + 1.f) * (Vector)power;
-}
-
-// exp(-x) for x ≥ 0; zero where it would be no normal number.
-inline Vector decay(Vector x) {
-#ifdef __AVX512F__
-  x = (Vector)_mm512_min_ps(_mm512_set1_ps(200.f), (__m512)x);  // NaN stays
-  const Vector n = (Vector)_mm512_roundscale_ps((__m512)(x * -1.44269504f), 0);
-  const Vector r = (-x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Vector p = Vector{} + 1.3981999507e-3f;
-  for (float factor : {8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f, 1.f, 1.f})
-    p = p * r + factor;
-  return (Vector)_mm512_scalef_ps((__m512)p, (__m512)n);
-#else
-  return x > 87.f ? Vector{} : exponential(-x);
-#endif
-}
-
-// tanh(x): the series near zero, where 1 - exp would lose digits.
-inline Vector hyperbolic_tangent(Vector x) {
-  Vector size = x < 0.f ? -x : x, square = x * x;
-  Vector series = Vector{} + 62.f / 2835;
-  for (float factor : {-17.f / 315, 2.f / 15, -1.f / 3, 1.f}) series = series * square + factor;
-  Vector e = exponential(-2.f * size), far = (1.f - e) / (1.f + e);
-  return size < 0.25f ? x * series : (x < 0.f ? -far : far);
 }
 
 template <typename Number>
