@@ -313,12 +313,13 @@ class Trainer:
             self.scaler.unscale_(optimizer)
         parameters = [p for p in self.parameters if p.grad is not None]
         norm = self.world.norm(parameters)
+        size, bound = norm.item(), self.config.clip
         # With float16 infinite gradients are normal while the loss scale adapts; `step` skips them.
-        if not math.isfinite(loss) or not (self.scaler.is_enabled() or math.isfinite(norm)):
+        if not math.isfinite(loss) or not (self.scaler.is_enabled() or math.isfinite(size)):
             raise NonFiniteError(self.describe_non_finite(loss, own))
-        if self.config.clip is not None:
-            nn.utils.clip_grads_with_norm_(parameters, self.config.clip, norm)
-        return norm.item()
+        if bound is not None and size > 0.999 * bound:  # below it, the factor is exactly one
+            nn.utils.clip_grads_with_norm_(parameters, bound, norm)
+        return size
 
     def describe_non_finite(self, loss: float, own: Tensor) -> str:
         learned = self.world.own_gradients(self.model)
