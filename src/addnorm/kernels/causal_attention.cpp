@@ -19,9 +19,14 @@ constexpr int64_t QUERIES = WIDTH;  // queries at a time: a vector
 // Rows from `first` on times a factor; zeros follow those that there are, and their numbers.
 void pack(const Matrix<const float>& of, int64_t first, int64_t rows, float factor, float* to) {
   const int64_t line = padded(of.width);
+  auto product = [&](Register x) { return x * factor; };
   for (int64_t i = first; i < first + rows; ++i, to += line)
-    for (int64_t d = 0; d < line; d += WIDTH)
-      store(to + d, i < of.rows ? load_some(of.row(i), d, of.width) * factor : Vector{});
+    if (i < of.rows)
+      along(of.width, [&](int64_t d, int64_t n) {
+        store(to + d, in_registers(product, load(of.row(i) + d, n)));
+      });
+    else
+      std::fill(to, to + line, 0.f);
 }
 
 // The transposed matrix of QUERIES rows that `pack` has filled.
@@ -99,42 +104,54 @@ class Pass {
   // Replaces the scores of each query, `first` and those after it, by exp of their distance from
   // the largest, those of later keys by zeros; returns 1 / the sums.
   Vector weigh(int64_t first, int64_t n_keys) {
-    Vector most = Vector{} - INFINITY, total = {};
-    float* scores = weights.data();
-    Integers own;  // the key of each query's own place
-    for (int64_t r = 0; r < QUERIES; ++r) own[r] = int32_t(first + r);
-    for (int64_t j = 0; j < n_keys; ++j) {
-      Vector x = load(scores + j * QUERIES);
-      if (j > first) store(scores + j * QUERIES, x = own < int32_t(j) ? Vector{} - INFINITY : x);
-      most = x > most ? x : most;
+    Parts factors;
+    for (int64_t p = 0; p < WIDTH / LANES; ++p) {
+      float* scores = &weights[p * LANES];
+      RegisterBits places;
+      for (int64_t r = 0; r < LANES; ++r) places[r] = uint32_t(first + p * LANES + r);
+      Register most = Register{} - INFINITY, total = {};
+      for (int64_t j = 0; j < n_keys; ++j) {
+        Register x = load_register(scores + j * QUERIES);
+        if (j > first) {
+          x = places < uint32_t(j) ? Register{} - INFINITY : x;
+          store_register(scores + j * QUERIES, x);
+        }
+        most = x > most ? x : most;
+      }
+      for (int64_t j = 0; j < n_keys; ++j) {
+        const Register weight = register_decay(most - load_register(scores + j * QUERIES));
+        store_register(scores + j * QUERIES, weight);
+        total += weight;
+      }
+      factors.of[p] = 1.f / total;
     }
-    for (int64_t j = 0; j < n_keys; ++j) {
-      const Vector weight = decay(most - load(scores + j * QUERIES));
-      store(scores + j * QUERIES, weight);
-      total += weight;
-    }
-    return 1.f / total;
+    return bits_as<Vector>(factors);
   }
 
   // Completes weights by their factors, and replaces their gradients by those of scores: weight
   // times the difference of its gradient from their mean.
   void differentiate(int64_t n_keys, Vector factors) {
-    Vector mean = {};
-    for (int64_t j = 0; j < n_keys * QUERIES; j += QUERIES) {
-      const Vector weight = load(&weights[j]) * factors;
-      store(&weights[j], weight);
-      mean += weight * load(&slopes[j]);
+    for (int64_t p = 0; p < WIDTH; p += LANES) {
+      const Register factor = bits_as<Parts>(factors).of[p / LANES];
+      Register mean = {};
+      for (int64_t j = p; j < n_keys * QUERIES; j += QUERIES) {
+        const Register weight = load_register(&weights[j]) * factor;
+        store_register(&weights[j], weight);
+        mean += weight * load_register(&slopes[j]);
+      }
+      for (int64_t j = p; j < n_keys * QUERIES; j += QUERIES)
+        store_register(&slopes[j], load_register(&weights[j]) * (load_register(&slopes[j]) - mean));
     }
-    for (int64_t j = 0; j < n_keys * QUERIES; j += QUERIES)
-      store(&slopes[j], load(&weights[j]) * (load(&slopes[j]) - mean));
   }
 
   // Rows times their factors, to the rows from `first` on.
   void copy(const float* from, Vector factors, const Matrix<float>& to, int64_t first, int64_t rows) {
-    for (int64_t r = 0; r < rows; ++r)
+    for (int64_t r = 0; r < rows; ++r) {
+      auto product = [factor = factors[r]](Register x) { return x * factor; };
       along(to.width, [&](int64_t d, int64_t n) {
-        store(to.row(first + r) + d, load(from + r * width + d) * factors[r], n);
+        store(to.row(first + r) + d, in_registers(product, load(from + r * width + d)), n);
       });
+    }
   }
 
   const int64_t keys, width;  // padded

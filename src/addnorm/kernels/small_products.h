@@ -21,12 +21,6 @@ struct Factor {
   int64_t row, column;
 };
 
-inline Register load_register(const float* from) {
-  Register x;
-  std::memcpy(&x, from, sizeof x);
-  return x;
-}
-
 template <int64_t N>
 inline void multiply_tile(int64_t inner, Factor a, const float* b, int64_t ldb, float* c,
                           int64_t ldc, bool add) {
@@ -48,7 +42,7 @@ inline void multiply_tile(int64_t inner, Factor a, const float* b, int64_t ldb, 
 #pragma GCC unroll 8
   for (int64_t r = 0; r < ROWS; ++r)
 #pragma GCC unroll 4
-    for (int64_t n = 0; n < N; ++n) std::memcpy(c + r * ldc + n * LANES, &sums[r][n], sizeof(Register));
+    for (int64_t n = 0; n < N; ++n) store_register(c + r * ldc + n * LANES, sums[r][n]);
 }
 
 // c = a b, or c += a b, of m rows, a multiple of ROWS, and n columns, a multiple of WIDTH.

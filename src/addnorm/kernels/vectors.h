@@ -65,6 +65,14 @@ inline To bits_as(const From& x) {
   return y;
 }
 
+inline Register load_register(const float* from) {
+  Register x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+
+inline void store_register(float* to, Register x) { std::memcpy(to, &x, sizeof x); }
+
 struct Parts {
   Register of[WIDTH / LANES];
 };
@@ -135,8 +143,7 @@ inline Vector load_some(const Number* from, int64_t i, int64_t n) {
 inline void store(float* to, Vector x) {
   const auto parts = bits_as<Parts>(x);
 #pragma GCC unroll 4
-  for (int64_t i = 0; i < WIDTH / LANES; ++i)
-    std::memcpy(to + i * LANES, &parts.of[i], sizeof(Register));
+  for (int64_t i = 0; i < WIDTH / LANES; ++i) store_register(to + i * LANES, parts.of[i]);
 }
 
 inline void store(float* to, float x) { *to = x; }
