@@ -18,15 +18,13 @@ constexpr int64_t QUERIES = WIDTH;  // queries at a time: a vector
 
 // Rows from `first` on times a factor; zeros follow those that there are, and their numbers.
 void pack(const Matrix<const float>& of, int64_t first, int64_t rows, float factor, float* to) {
-  const int64_t line = padded(of.width);
+  const int64_t line = padded(of.width), present = std::min(rows, of.rows - first);
   auto product = [&](Register x) { return x * factor; };
-  for (int64_t i = first; i < first + rows; ++i, to += line)
-    if (i < of.rows)
-      along(of.width, [&](int64_t d, int64_t n) {
-        store(to + d, in_registers(product, load(of.row(i) + d, n)));
-      });
-    else
-      std::fill(to, to + line, 0.f);
+  for (int64_t i = 0; i < present; ++i)
+    along(of.width, [&](int64_t d, int64_t n) {
+      store(to + i * line + d, in_registers(product, load(of.row(first + i) + d, n)));
+    });
+  std::fill(to + present * line, to + rows * line, 0.f);
 }
 
 // The transposed matrix of QUERIES rows that `pack` has filled.

@@ -46,7 +46,7 @@ float largest_of(const Number* x, int64_t size) {
   each(0, size, [&](int64_t i, int64_t n) {
     Vector next = load(x + i, n);
     for (int64_t c = n; c < WIDTH; ++c) next[c] = -INFINITY;
-    most = next > most ? next : most;
+    most = in_registers([](Register a, Register b) { return a > b ? a : b; }, next, most);
   });
   float all = most[0];
   for (int64_t c = 1; c < WIDTH; ++c) all = std::max(all, most[c]);
@@ -57,10 +57,14 @@ float largest_of(const Number* x, int64_t size) {
 template <typename Number>
 float row(const Number* x, int64_t size, int64_t target, double smoothing, Number* gradient) {
   const float most = largest_of(x, size);
-  const double sums = total(size, [&](int64_t i, int64_t n) { return decay(most - load(x + i, n)); });
+  auto weights = [&](int64_t i, int64_t n) {
+    return in_registers([&](Register part) { return register_decay(most - part); }, load(x + i, n));
+  };
+  const double sums = total(size, weights);
   const float factor = float(1 / sums), share = float(smoothing / size);
   each(0, size, [&](int64_t i, int64_t n) {
-    store(gradient + i, decay(most - load(x + i, n)) * factor - share, n);
+    auto slope = [&](Register weight) { return weight * factor - share; };
+    store(gradient + i, in_registers(slope, weights(i, n)), n);
   });
   const float chosen = number(x[target]);
   store(gradient + target, decay(Vector{} + (most - chosen))[0] * factor - share + float(smoothing - 1));
