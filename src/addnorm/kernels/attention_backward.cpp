@@ -46,12 +46,10 @@ class Backward {
       shares[i] = sum(total);
     }
     for (int64_t j = 0; j < of.k.rows; j += BLOCK) add_keys(of, j, std::min(BLOCK, of.k.rows - j));
-    for (int64_t i = 0; i < queries; ++i)
-      along(width, [&](int64_t d, int64_t n) {
-        Vector row = {};
-        for (int64_t c = 0; c < n; ++c) row[c] = dqt[(d + c) * queries + i];
-        store(of.dq.row(i) + d, row * of.scale, n);
-      });
+    const Matrix<const float> columns{dqt.data(), width, queries, queries};
+    each_column(columns, [&](int64_t i, int64_t d, Vector row, int64_t n) {
+      store(of.dq.row(i) + d, row * of.scale, n);
+    });
   }
 
  private:

@@ -35,26 +35,33 @@ inline void in_pairs(const Input& of, BFloat16* to, int64_t line) {
     });
 }
 
-template <typename Number>
-void transposed(const Matrix<const Number>& of, Number* to) {
-  for (int64_t i = 0; i < of.rows; i += WIDTH) {
-    const int64_t n = std::min(WIDTH, of.rows - i);
-    for (int64_t d = 0; d < of.width; ++d) {
-      Number column[WIDTH];
-      for (int64_t r = 0; r < n; ++r) column[r] = of.row(i + r)[d];
-      std::memcpy(to + d * of.rows + i, column, n * sizeof(Number));
+// Calls `then(column, row, numbers, n)` for up to WIDTH numbers of a column, from a row on.
+template <typename Number, typename Then>
+void each_column(const Matrix<const Number>& of, const Then& then) {
+  for (int64_t i = 0; i < of.rows; i += WIDTH)
+    for (int64_t d = 0; d < of.width; d += WIDTH) {
+      const int64_t n = std::min(WIDTH, of.rows - i), m = std::min(WIDTH, of.width - d);
+      Vector square[WIDTH] = {};
+      for (int64_t r = 0; r < n; ++r) square[r] = load(of.row(i + r) + d, m);
+      transpose(square);
+      for (int64_t c = 0; c < m; ++c) then(d + c, i, square[c], n);
     }
-  }
 }
 
-// The transposed matrix with its rows interleaved in pairs: pairs of a row are a number.
+inline void transposed(const Input& of, BFloat16* to) {
+  each_column(of, [&](int64_t column, int64_t row, Vector numbers, int64_t n) {
+    const Halves halves = __builtin_convertvector((Bits)numbers >> 16, Halves);
+    std::memcpy(to + column * of.rows + row, &halves, n * sizeof(BFloat16));
+  });
+}
+
+// The transposed matrix with its rows interleaved in pairs: pairs of a row are moved as a number.
 inline void transposed_in_pairs(const Input& of, BFloat16* to) {
-  struct Pair {
-    BFloat16 even, odd;
-  };
-  const auto* pairs = reinterpret_cast<const Pair*>(of.data);
-  transposed(Matrix<const Pair>{pairs, of.rows, of.width / 2, of.stride / 2},
-             reinterpret_cast<Pair*>(to));
+  const auto* pairs = reinterpret_cast<const float*>(of.data);
+  const Matrix<const float> numbers{pairs, of.rows, of.width / 2, of.stride / 2};
+  each_column(numbers, [&](int64_t column, int64_t row, Vector of_column, int64_t n) {
+    std::memcpy(to + 2 * (column * of.rows + row), &of_column, n * sizeof(float));
+  });
 }
 
 }  // namespace addnorm
