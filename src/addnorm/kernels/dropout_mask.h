@@ -29,13 +29,23 @@ class DropoutMask {
   // Applies the mask to up to 2 WIDTH numbers, of which one hash decides two.
   void apply(int64_t column, Vector (&x)[2]) const {
     if (!below) return;
-    Bits bits = Bits{} + (first + uint32_t(column));
-    for (int i = 0; i < WIDTH; ++i) bits[i] += i;
-    bits = (bits ^ bits >> 16) * 0x21f0aaadu;
-    bits = (bits ^ second ^ bits >> 15) * 0x735a2d97u;
-    bits ^= bits >> 15;
-    x[0] = (bits & 0xffff) < below ? Vector{} : x[0] * factor;
-    x[1] = (bits >> 16) < below ? Vector{} : x[1] * factor;
+    Bits columns = Bits{} + (first + uint32_t(column));
+    for (int i = 0; i < WIDTH; ++i) columns[i] += i;
+    const Vector places = bits_as<Vector>(columns);
+    auto hash = [this](Register places) {
+      RegisterBits bits = bits_as<RegisterBits>(places);
+      bits = (bits ^ bits >> 16) * 0x21f0aaadu;
+      bits = (bits ^ second ^ bits >> 15) * 0x735a2d97u;
+      return bits ^ bits >> 15;
+    };
+    auto even = [&](Register x, Register places) {
+      return (hash(places) & 0xffff) < below ? Register{} : x * factor;
+    };
+    auto odd = [&](Register x, Register places) {
+      return hash(places) >> 16 < below ? Register{} : x * factor;
+    };
+    x[0] = in_registers(even, x[0], places);
+    x[1] = in_registers(odd, x[1], places);
   }
 
  private:
