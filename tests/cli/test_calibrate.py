@@ -70,8 +70,9 @@ def test_a_damaged_file_is_named_before_anything_is_written(
     assert (code, said) == (2, "")
     assert message == (
         f"addnorm: ADDNORM_KERNELS: {file}: products is not a field. Did you mean 'product'? "
-        "Valid: product, bias, few_queries, short_keys, many_scores, logits_at_once, attention, "
-        "attention_forward, causal_attention, activation, cross_entropy, add_norm, keep_pages.\n"
+        "Valid: product, bfloat16_product, bias, few_queries, short_keys, many_scores, "
+        "logits_at_once, attention, attention_forward, causal_attention, activation, "
+        "cross_entropy, add_norm, keep_pages.\n"
     )
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -234,6 +234,7 @@ def test_the_widest_level_is_last() -> None:
 
 TESTS = [
     str(Path(__file__).with_name("test_row_products.py")),
+    str(Path(__file__).with_name("test_linear.py")),
     str(Path(__file__).parents[1] / "nn" / "attention" / "test_paged_attention.py"),
 ]
 """The tests of operators that a process may run with another build: one is loaded once."""

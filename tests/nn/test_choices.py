@@ -243,6 +243,7 @@ from addnorm.nn.attention.kernels import dot_product_attention
 from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.nn.cross_entropy import cross_entropy_and_gradient
 from addnorm.nn.dropout import Dropout
+from addnorm.nn.linear import linear
 from addnorm.nn.masks import Causal
 from addnorm.nn.norms import LayerNorm
 
@@ -250,6 +251,8 @@ x = torch.randn(MANY)
 q = torch.randn(1, 1, 128, 8, dtype=torch.bfloat16, requires_grad=True)
 plain = gelu_tanh(x)
 every = KernelChoices(
+    product="operator",
+    bfloat16_product="operator",
     attention="operator",
     attention_forward="operator",
     causal_attention="operator",
@@ -261,6 +264,9 @@ with use_choices(every):
     for of_dtype in (q, q.float()):
         dot_product_attention(of_dtype, of_dtype, of_dtype, Causal()).sum().backward()
     assert torch.equal(gelu_tanh(x), plain)
+    for enabled in (False, True):
+        with torch.autocast("cpu", enabled=enabled):
+            linear(q[0, 0].float(), q[0, 0].float()).float().sum().backward()
     normed_sum(x[None], x[None], LayerNorm(MANY), Dropout(0.1), None).sum().backward()
     cross_entropy_and_gradient(q[0, 0].detach(), torch.zeros(128).long(), 0.0, ignored=-1)
 assert not seen, seen[:5]

@@ -1,6 +1,8 @@
 """The linear layer equals `F.linear` in values and gradients, for every kernel."""
 
+from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from addnorm.compiler import has_compiler
+from addnorm.kernels.build import load_operator
+from addnorm.models import DecoderConfig
 from addnorm.nn import linear as module
+from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.nn.linear import MANY_ROWS, Linear, linear, linears
 
@@ -264,3 +270,145 @@ def test_other_layers_are_called_one_after_another(monkeypatch: pytest.MonkeyPat
     frozen = layers_of(3, 4)
     frozen[0].weight.requires_grad_(False)
     assert not is_together(frozen)
+
+
+@pytest.fixture
+def operator(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The operator is loaded, chosen in this thread, and the heights of its matrices are noted."""
+    if not has_compiler():
+        pytest.skip("needs a C++ compiler")
+    load_operator(module.kernel.OPERATOR)
+    calls: list[tuple[int, ...]] = []
+    by_operator = module.kernel.linear
+
+    def noted(x: Tensor, weights: Sequence[Tensor], *others: Any, **options: Any) -> Tensor:
+        calls.append(tuple(len(weight) for weight in weights))
+        return by_operator(x, weights, *others, **options)
+
+    monkeypatch.setattr(module.kernel, "linear", noted)
+    return calls
+
+
+BY_OPERATOR = KernelChoices(product="operator", bfloat16_product="operator")
+N = module.SEVERAL_ROWS
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    found, expected = found.detach().double(), expected.detach()
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("shape", [(N, 7), (5, N, 33), (2, 3, N, 64)], ids=str)
+def test_the_operator_is_the_definition(
+    operator: list[tuple[int, ...]], shape: tuple[int, ...], autocast: bool, bias: bool
+) -> None:
+    """Of inputs and weights of any layout, and in bfloat16 of inputs of either type."""
+    inputs = [torch.randn(shape), torch.randn(19, shape[-1]), *[torch.randn(19)] * bias]
+    sliced = torch.randn(*shape[:-1], shape[-1] + 3)[..., 1:-2].copy_(inputs[0])
+    turned = inputs[0].transpose(0, -1).contiguous().transpose(0, -1)
+    narrow = [inputs[0].bfloat16()] * autocast
+    for x in (inputs[0], sliced, turned, *narrow):
+        wide = gradients(F.linear, *(t.double() for t in (x, *inputs[1:])))
+        with use_choices(BY_OPERATOR), torch.autocast("cpu", enabled=autocast):
+            found = gradients(linear, x, *inputs[1:])
+        types = [torch.bfloat16 if autocast else torch.float32, x.dtype]
+        assert [t.dtype for t in found] == [*types, *[torch.float32] * (len(found) - 2)]
+        for got, expected in zip(found, wide, strict=True):
+            assert got.shape == expected.shape
+            assert relative(got, expected) < (0.05 if autocast else 1e-5)
+    assert operator == [(19,)] * (3 + autocast)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_layers_of_one_input_are_one_product_of_the_operator(
+    operator: list[tuple[int, ...]], autocast: bool
+) -> None:
+    x = torch.randn(2, N, 6, requires_grad=True)
+    for bias in (True, False):
+        layers = layers_of(6, 2, 3, bias=bias)
+        leaves = [x, *(p for layer in layers for p in layer.parameters())]
+        with use_choices(BY_OPERATOR), torch.autocast("cpu", enabled=autocast):
+            together = linears(x, layers)
+        wide = [layer.weight.double() for layer in layers]
+        biases = [layer.bias.double() if bias else None for layer in layers]
+        apart = [F.linear(x.double(), *each) for each in zip(wide, biases, strict=True)]
+        dy = [torch.randn_like(y) for y in together]
+        found = torch.autograd.grad(together, leaves, dy)
+        expected = torch.autograd.grad(apart, leaves, [t.double() for t in dy])
+        for got, want in zip((*together, *found), (*apart, *expected), strict=True):
+            assert relative(got, want.double()) < (0.05 if autocast else 1e-5)
+    assert operator == 2 * [(6, 2, 3)]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_whatever_the_operator_does_not_take_is_left_to_others(
+    operator: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, w, b = torch.randn(N, 6), torch.randn(4, 6), torch.randn(4)
+
+    class Wrapped(Tensor):
+        pass
+
+    others: list[tuple[Tensor, Tensor, Tensor | None]] = [
+        (x[:-1], w, b),
+        (x.double(), w.double(), b.double()),
+        (x, torch.randn(6, 4).t(), b),
+        (x, torch.randn(4, 12)[:, ::2], b),
+        (x, w, torch.randn(8)[::2]),
+        (x.as_subclass(Wrapped), w, b),
+        (x[:, :0], w[:, :0], b),
+    ]
+    with use_choices(BY_OPERATOR):
+        for each in others:
+            torch.testing.assert_close(linear(*each), F.linear(*each), rtol=1e-4, atol=1e-5)
+        rows = torch.func.vmap(lambda one: linear(one, w, b))(x.expand(3, -1, -1))
+        torch.testing.assert_close(rows[1], F.linear(x, w, b), rtol=1e-4, atol=1e-5)
+        with torch.autocast("cpu", dtype=torch.float16):
+            assert linear(x, w, b).dtype is torch.float16
+        with torch.autocast("cpu"):
+            assert linear(x.double(), w.double(), b.double()).dtype is torch.float64
+            assert linear(x.bfloat16(), w.bfloat16(), b.bfloat16()).dtype is torch.bfloat16
+        layers = layers_of(3, 4)
+        layers[0].register_forward_hook(lambda *_: None)
+        assert not operator
+        linears(x, layers)
+        assert operator == [(3,), (4,)]
+        monkeypatch.setattr(module, "is_loaded", lambda _: False)
+        linear(x, w, b)
+    with use_choices(KernelChoices(product="operator")), torch.autocast("cpu"):
+        linear(x, w, b)
+    with use_choices(KernelChoices(bfloat16_product="operator")):
+        linear(x, w, b)
+    assert len(operator) == 2
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_model_trains_as_without_the_operator(
+    operator: list[tuple[int, ...]], precision: str
+) -> None:
+    tokens = torch.randint(0, 40, (3, N))
+
+    def trained(chosen: KernelChoices) -> list[float]:
+        torch.manual_seed(0)
+        config = DecoderConfig(d_model=32, n_layers=2, attention=AttentionConfig(n_heads=4))
+        model = config.build(40)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        losses: list[float] = []
+        for _ in range(12):
+            with use_choices(chosen), torch.autocast("cpu", enabled=precision == "bfloat16"):
+                logits = model(tokens).float()
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    without = trained(KernelChoices())
+    assert not operator
+    found = trained(BY_OPERATOR)
+    assert operator
+    assert found[-1] < found[0] - 0.3
+    assert found == pytest.approx(without, rel=1e-5 if precision == "float32" else 1e-2)

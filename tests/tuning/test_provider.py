@@ -44,15 +44,25 @@ def test_without_a_file_it_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(measured) == 1
 
 
-def test_operators_among_them_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("choice", "operator"),
+    [
+        ("attention", "attention_backward"),
+        ("product", "linear"),
+        ("bfloat16_product", "linear"),
+    ],
+)
+def test_operators_among_them_are_loaded(
+    choice: str, operator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before a forward, which compiles nothing."""
-    (tmp_path / "kernels.json").write_text('{"attention": "operator"}')
+    (tmp_path / "kernels.json").write_text(f'{{"{choice}": "operator"}}')
     monkeypatch.setenv("ADDNORM_KERNELS", str(tmp_path / "kernels.json"))
     loaded: list[str] = []
     monkeypatch.setattr(calibration, "has_operator", loaded.append)
     with use_choices(None):
-        assert choices().attention == "operator"
-    assert loaded == ["attention_backward"]
+        assert getattr(choices(), choice) == "operator"
+    assert loaded == [operator]
 
 
 EACH = """

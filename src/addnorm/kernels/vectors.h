@@ -128,6 +128,12 @@ inline Vector load(const Number* from) {
 template <typename Number>
 inline Vector load(const Number* from, int64_t n) {
   if (n == WIDTH) return load(from);
+#ifdef __AVX512F__
+  if constexpr (sizeof(Number) == sizeof(float))
+    return (Vector)_mm512_maskz_loadu_ps((1u << n) - 1, from);
+  else
+    return widened((Halves)_mm256_maskz_loadu_epi16((1u << n) - 1, from));
+#endif
   Loaded<Number> x = {};
   std::memcpy(&x, from, n * sizeof(Number));
   return widened(x);

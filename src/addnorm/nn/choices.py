@@ -24,8 +24,12 @@ UNLIMITED = 2**62
 class KernelChoices:
     """The choice of kernels for a CPU; the defaults are right on most processors."""
 
-    product: Literal["torch", "onednn"] = "torch"
-    """The library that multiplies float32 matrices: torch's own choice (MKL), or oneDNN."""
+    product: Literal["torch", "onednn", "operator"] = "torch"
+    """What multiplies float32 matrices: torch's own choice (MKL), oneDNN, or the operator in
+    `kernels`.
+    """
+    bfloat16_product: Literal["torch", "operator"] = "torch"
+    """What multiplies matrices under bfloat16 autocast: torch (oneDNN), or the operator."""
     bias: Literal["torch", "fused"] = "torch"
     """Where products of bfloat16 get their bias: in a separate pass (`torch`), or in the product.
 

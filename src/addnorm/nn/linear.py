@@ -12,8 +12,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from addnorm.kernels import linear as kernel
+from addnorm.kernels.build import is_loaded
 from addnorm.nn.choices import choices, transformed
 from addnorm.nn.functional import wide_dtype
+
+SEVERAL_ROWS = 128
+"""The number of rows from which a product may be the operator's, which copies both factors."""
 
 MANY_ROWS = 256
 """The number of rows from which several layers with one input are one product in training."""
@@ -60,6 +65,8 @@ def linear(
     the bias to every row first; oneDNN can add it to sums in registers. The results differ
     only by rounding. A single row is left to `F.linear`: no weight is used twice there.
     """
+    if _is_for_operator(x, [weight], [] if bias is None else [bias]):
+        return _by_operator(x, [weight], [] if bias is None else [bias])
     if _fuses_bias(x, weight, bias) and bias is not None:
         if torch.compiler.is_compiling():
             y = F.linear(x, weight)
@@ -74,18 +81,22 @@ def linear(
 def linears(
     x: Float[Tensor, "*batch d_in"], layers: Sequence[nn.Module]
 ) -> tuple[Float[Tensor, "*batch _d_out"], ...]:
-    """`x Wᵀ + b` for each of several layers; trained in bfloat16, by one product on a CPU.
+    """`x Wᵀ + b` for each of several layers; by the operator, and in bfloat16, by one product.
 
-    `x` is then cast once, and its gradient is one product and one cast instead of a sum of several.
+    `x` is then read or cast once, and its gradient is one product instead of a sum of several.
     Layers that are not plain ones, such as adapted or quantised ones and those with hooks, are
     called one after another.
     """
-    plain = [layer for layer in layers if _is_plain(layer)] if _multiplies_together(x) else []
+    plain = [layer for layer in layers if _is_plain(layer)]
     biases = [layer.bias for layer in plain if layer.bias is not None]  # pyright: ignore[reportUnnecessaryComparison]
-    if len(plain) < len(layers) or len(biases) not in (0, len(plain)):
+    weights = [layer.weight for layer in plain]
+    together = len(plain) == len(layers) and len(biases) in (0, len(plain))
+    if together and _is_for_operator(x, weights, biases):
+        y = _by_operator(x, weights, biases)
+    elif together and _multiplies_together(x):
+        y = linear(x, torch.cat(tuple(weights)), torch.cat(tuple(biases)) if biases else None)
+    else:
         return tuple(layer(x) for layer in layers)
-    weight = torch.cat(tuple(layer.weight for layer in plain))
-    y = linear(x, weight, torch.cat(tuple(biases)) if biases else None)
     return y.split([layer.out_features for layer in plain], dim=-1)
 
 
@@ -149,6 +160,34 @@ def _is_for_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and _pointwise is not None
         and choices().product == "onednn"
     )
+
+
+def _is_for_operator(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> bool:
+    """Whether the operator multiplies by float32 weights, as they are or under autocast."""
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
+        return False
+    narrow = torch.is_autocast_enabled("cpu")
+    inputs = (torch.float32, torch.bfloat16) if narrow else (torch.float32,)
+    return (
+        (choices().bfloat16_product if narrow else choices().product) == "operator"
+        and (not narrow or torch.get_autocast_dtype("cpu") is torch.bfloat16)
+        and type(x) is Tensor  # no fake one, nor a part of one
+        and x.dtype in inputs
+        and x.numel() >= SEVERAL_ROWS * x.shape[-1]
+        and all(w.dtype is torch.float32 and w.is_contiguous() and w.numel() for w in weights)
+        and all(
+            b.dtype is torch.float32 and b.is_contiguous() and b.shape == w.shape[:1]
+            for w, b in zip(weights, biases, strict=False)
+        )
+        and is_loaded(kernel.OPERATOR)
+        and not transformed()
+    )
+
+
+def _by_operator(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
+    narrow = torch.is_autocast_enabled("cpu")
+    y = kernel.linear(_rows(x).contiguous(), weights, biases, narrow=narrow)
+    return y.view(*x.shape[:-1], -1)
 
 
 def _is_dense(matrix: Tensor) -> bool:

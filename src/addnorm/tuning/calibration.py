@@ -1,7 +1,7 @@
 """Measures the fastest kernels of this machine within a second, and keeps them in a file.
 
 Each choice of `KernelChoices` is measured on the shapes of small models, both sides in turn.
-torch's own kernel is used unless another is faster beyond the noise.
+torch's own kernel, of products the operator, is used unless another is faster beyond the noise.
 """
 
 import time
@@ -13,7 +13,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from pydantic import TypeAdapter
@@ -25,6 +25,7 @@ from addnorm.config import config
 from addnorm.files import cache_folder, read_file
 from addnorm.kernels import activations, add_norm, attention, causal_attention, cross_entropy
 from addnorm.kernels.build import has_operator
+from addnorm.kernels.linear import OPERATOR as PRODUCT
 from addnorm.machine import file_name, processor
 from addnorm.nn.activations import gated, gelu_tanh
 from addnorm.nn.attention.kernels import dot_product_attention, plain_products
@@ -49,17 +50,18 @@ LIMIT = 4.0
 """Seconds after which the machine is taken to be busy with other work."""
 
 NOISE = 1.05
-"""How many times faster than torch's own a kernel must be in three rounds of four to be chosen."""
+"""How many times faster than the first one a kernel must be in three rounds of four to be chosen."""
 
 SECONDS = 0.05
-"""How long each choice is measured at least; there are fifteen measurements."""
+"""How long each choice is measured at least; there are sixteen measurements."""
 
 QUERIES = (8, 1)
 KEYS = (1024, 256)
 LOGITS = (2**22, 2**23, 2**20)
 
 VALUES: Mapping[str, Sequence[object]] = {
-    "product": ("torch", "onednn"),
+    "product": ("torch", "onednn", "operator"),
+    "bfloat16_product": ("torch", "operator"),
     "bias": ("torch", "fused"),
     "few_queries": (*QUERIES, 0),
     "short_keys": (*KEYS, 0),
@@ -76,6 +78,8 @@ VALUES: Mapping[str, Sequence[object]] = {
 """The valid values of each choice."""
 
 OPERATORS = {
+    "product": PRODUCT,
+    "bfloat16_product": PRODUCT,
     "attention": attention.OPERATOR,
     "attention_forward": attention.FORWARD,
     "causal_attention": causal_attention.OPERATOR,
@@ -86,6 +90,7 @@ OPERATORS = {
 """The operator of each choice that has one."""
 
 HEADINGS = {
+    "bfloat16_product": "bfloat16 products, by any kernel",
     "attention": "bfloat16 attention, 256 keys, by any kernel",
     "attention_forward": "bfloat16 attention, 256 keys, its output",
     "causal_attention": "float32 attention, 256 keys, causal",
@@ -96,6 +101,8 @@ HEADINGS = {
 """The headings of their measurements."""
 
 EVERY_OPERATOR = KernelChoices(
+    product="operator",
+    bfloat16_product="operator",
     attention="operator",
     attention_forward="operator",
     causal_attention="operator",
@@ -267,7 +274,7 @@ def calibrate(machine: Machine, clock: Clock = time.perf_counter) -> Calibration
 
 def _chosen(fastest: Fastest) -> KernelChoices:
     return KernelChoices(
-        product="onednn" if fastest("float32 products", products()) == "onednn" else "torch",
+        product=cast(Any, fastest("float32 products", products())),
         few_queries=_largest(fastest, "float32 attention, {} queries", few_queries, QUERIES),
         logits_at_once=int(fastest("loss, logits at once", losses())),
         causal_attention=_operator(fastest, "causal_attention", causal_attention_gradients),
@@ -275,21 +282,25 @@ def _chosen(fastest: Fastest) -> KernelChoices:
         cross_entropy=_operator(fastest, "cross_entropy", cross_entropies),
         add_norm=_operator(fastest, "add_norm", normed_sums),
         keep_pages=_keeps_pages(fastest),
-        **(_in_bfloat16(fastest) if multiplies_bfloat16 else EMULATED),
+        **(_in_bfloat16(fastest) if multiplies_bfloat16 else _emulated()),
     )
 
 
-EMULATED: dict[str, Any] = {"short_keys": 0}
-"""The choices for bfloat16 where a processor has no products of it: torch's own, unmeasured.
+def _emulated() -> dict[str, Any]:
+    """Choose for bfloat16, unmeasured, where a processor has no products of it.
 
-One such product takes as long as everything else that is measured.
-"""
+    One by torch takes as long as everything else that is measured, and the operator, which
+    multiplies in float32, a third to a tenth of that. The rest is torch's own.
+    """
+    product = "operator" if has_operator(PRODUCT) else "torch"
+    return {"short_keys": 0, "bfloat16_product": product}
 
 
 def _in_bfloat16(fastest: Fastest) -> dict[str, Any]:
     scores = fastest("bfloat16 attention, 3 · 2²⁰ scores", many_scores())
     return {
         "bias": fastest("bfloat16 products with a bias", biases()),
+        "bfloat16_product": _operator(fastest, "bfloat16_product", bfloat16_products),
         "short_keys": _largest(fastest, "bfloat16 attention, {} keys", short_keys, KEYS),
         "attention": _operator(fastest, "attention", attention_gradients),
         "attention_forward": _operator(fastest, "attention_forward", attention_outputs),
@@ -397,20 +408,36 @@ def _plain_state() -> AbstractContextManager[object]:
 
 
 def products() -> dict[str, Work]:
-    """Forward and backward through float32 linear layers, small and larger ones."""
+    """Forward and backward through float32 linear layers with biases, small and larger ones.
+
+    The operator is first, so others must be faster beyond the noise: in a step it also joins layers
+    on one input, which single layers do not show.
+    """
+    step, exist = _trained_layers(torch.float32), {"operator": has_operator(PRODUCT), "torch": True}
+    exist["onednn"] = onednn() is not None
+    return {name: _under(step, product=name) for name, exists in exist.items() if exists}
+
+
+def bfloat16_products() -> dict[str, Work]:
+    """The same in bfloat16 by autocast."""
+    step = _trained_layers(torch.bfloat16)
+    works = {"operator": _under(step, bfloat16_product="operator")}
+    return works | {name: _under(step, bias=name) for name in ("torch", "fused")}
+
+
+def _trained_layers(dtype: torch.dtype) -> Work:
     layers = [
-        (_random(rows, d_in), _random(d_out, d_in), times)
-        for rows, d_in, d_out, times in ((768, 128, 512, 2), (256, 384, 1536, 1))
+        (_random(rows, d_in), _random(d_out, d_in), _random(d_out))
+        for rows, d_in, d_out in ((768, 128, 512), (1024, 384, 1536))
     ]
 
     def step() -> None:
-        for x, weight, times in layers:
-            for _ in range(times):
-                y = linear(x, weight)
-                _backward(y, x, weight)
+        for inputs in layers:
+            with torch.autocast("cpu", dtype, enabled=dtype is torch.bfloat16):
+                y = linear(*inputs)
+            _backward(y, *inputs)
 
-    names = ["torch"] if onednn() is None else ["torch", "onednn"]
-    return {name: _under(step, product=name) for name in names}
+    return step
 
 
 def biases() -> dict[str, Work]:

@@ -36,6 +36,10 @@ auto called(Operator* of, const List& x, const Numbers& numbers) {
     return of(x[0], x[1], x[2], numbers[0]);  // attention
   else if constexpr (std::is_invocable_v<Operator, Tensor, Tensor, double, int64_t>)
     return of(x[0], x[1], numbers[0], int64_t(numbers[1]));  // a loss
+  else if constexpr (std::is_invocable_v<Operator, Tensor, List, List, bool>)
+    return of(x[0], {x[1]}, List{x[2]}, numbers[0] != 0);  // a linear layer
+  else if constexpr (std::is_invocable_v<Operator, Tensor, Tensor, List, bool, bool>)
+    return of(x[0], x[1], {x[2]}, true, true);  // its gradients
   else
     return product(of, x);
 }
