@@ -1,7 +1,7 @@
 """Measures the fastest kernels of this machine within a second, and keeps them in a file.
 
 Each choice of `KernelChoices` is measured on the shapes of small models, both sides in turn.
-torch's own kernel, of products the operator, is used unless another is faster beyond the noise.
+torch's own kernel, for products the operator, is used unless another is faster beyond the noise.
 """
 
 import time
