@@ -50,7 +50,7 @@ LIMIT = 4.0
 """Seconds after which the machine is taken to be busy with other work."""
 
 NOISE = 1.05
-"""How many times faster than the first one a kernel must be in three rounds of four to be chosen."""
+"""How many times faster than the first a kernel must be, in three rounds of four, to be chosen."""
 
 SECONDS = 0.05
 """How long each choice is measured at least; there are sixteen measurements."""
