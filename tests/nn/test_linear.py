@@ -412,3 +412,30 @@ def test_a_model_trains_as_without_the_operator(
     assert operator
     assert found[-1] < found[0] - 0.3
     assert found == pytest.approx(without, rel=1e-5 if precision == "float32" else 1e-2)
+
+
+@pytest.mark.usefixtures("operator")
+def test_several_gradients_at_once_are_those_of_each() -> None:
+    x, weight = torch.randn(N, 6, requires_grad=True), torch.randn(4, 6, requires_grad=True)
+    many = torch.randn(3, N, 4)
+    with use_choices(BY_OPERATOR):
+        y = linear(x, weight)
+        at_once = torch.autograd.grad(
+            y, (x, weight), many, is_grads_batched=True, retain_graph=True
+        )
+        each = [torch.autograd.grad(y, (x, weight), one, retain_graph=True) for one in many]
+    for got, expected in zip(at_once, zip(*each, strict=True), strict=True):
+        torch.testing.assert_close(got, torch.stack(expected), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_weight_that_no_gradient_needs_may_change() -> None:
+    """As with `F.linear`: without a gradient of the input, the matrix is not kept for it."""
+    x, weight = torch.randn(N, 6), torch.randn(4, 6, requires_grad=True)
+    with use_choices(BY_OPERATOR):
+        y = linear(x, weight)
+    with torch.no_grad():
+        weight.mul_(2)
+    y.sum().backward()
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, x.sum(0).expand(4, 6), rtol=1e-4, atol=1e-4)

@@ -44,20 +44,24 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, n_weights: int, narrow: bool, *parameters: Tensor) -> Tensor:
         weights, biases = parameters[:n_weights], parameters[n_weights:]
-        ctx.save_for_backward(x, *weights)
-        ctx.sizes = [len(weight) for weight in weights]
+        of_x, _, _, *of_parameters = ctx.needs_input_grad
+        ctx.save_for_backward(x if any(of_parameters) else None, *(weights if of_x else ()))
+        ctx.sizes, ctx.d_in, ctx.dtype = [len(weight) for weight in weights], x.shape[1], x.dtype
         return torch.ops.addnorm.linear(x, weights, biases or None, narrow)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, *weights = ctx.saved_tensors
         of_x, _, _, *of_parameters = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # it will be differentiated once more
-            dx, dw, db = _definition(grads[0], x, torch.cat(weights))
+        dy = grads[0].contiguous()
+        if x is None:  # of which only sizes are asked for, as of weights
+            x = dy.new_empty(len(dy), ctx.d_in, dtype=ctx.dtype)
+        weights = weights or [dy.new_empty(dy.shape[1], ctx.d_in, dtype=torch.float32)]
+        batched = torch._C._functorch.is_legacy_batchedtensor(dy)  # pyright: ignore
+        if torch.is_grad_enabled() or batched:  # it will be differentiated once more, or is vmapped
+            dx, dw, db = _definition(dy, x, torch.cat(weights))
         else:
-            dx, dw, db = torch.ops.addnorm.linear_backward(
-                grads[0].contiguous(), x, weights, of_x, any(of_parameters)
-            )
+            dx, dw, db = torch.ops.addnorm.linear_backward(dy, x, weights, of_x, any(of_parameters))
         parts = [*dw.split(ctx.sizes), *db.split(ctx.sizes)] if any(of_parameters) else []
         wanted = (parts[i] if needs else None for i, needs in enumerate(of_parameters))
         return dx if of_x else None, None, None, *wanted

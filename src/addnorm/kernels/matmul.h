@@ -12,6 +12,13 @@ namespace addnorm {
 
 constexpr int64_t SLICE = 128 * 1024;  // units of the second factor in the cache
 
+// Memory that a thread keeps, of at least this size.
+inline std::vector<float>& of_thread(int64_t size) {
+  static thread_local std::vector<float> memory;
+  if (int64_t(memory.size()) < size) memory.resize(size);
+  return memory;
+}
+
 // The product of two factors, plus a bias of each column.
 template <typename Arithmetic, typename X, bool X_ADJACENT, typename Y, bool Y_ADJACENT,
           typename Result>
@@ -57,9 +64,8 @@ struct Product {
   }
 
   void part(int64_t tile, int64_t last_tile, int64_t column, int64_t last_column) {
-    static thread_local std::vector<float> memory;
     constexpr int64_t WHOLE = SLICE + TILE_COLUMNS * Arithmetic::LONGEST;
-    memory.resize(WHOLE + GROUP * TILE_UNITS<Arithmetic> + LINE);
+    std::vector<float>& memory = of_thread(WHOLE + GROUP * TILE_UNITS<Arithmetic> + LINE);
     auto* second = memory.data() + (LINE - reinterpret_cast<uintptr_t>(memory.data()) % LINE) / 4;
     auto* first = second + WHOLE;
     for (int64_t p = 0; p < passes(); ++p) {

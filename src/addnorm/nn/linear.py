@@ -20,6 +20,9 @@ from addnorm.nn.functional import wide_dtype
 SEVERAL_ROWS = 128
 """The number of rows from which a product may be the operator's, which copies both factors."""
 
+MANY_NUMBERS = 2**19
+"""The numbers of an input up to which several float32 layers are one product of the operator."""
+
 MANY_ROWS = 256
 """The number of rows from which several layers with one input are one product in training."""
 
@@ -91,13 +94,21 @@ def linears(
     biases = [layer.bias for layer in plain if layer.bias is not None]  # pyright: ignore[reportUnnecessaryComparison]
     weights = [layer.weight for layer in plain]
     together = len(plain) == len(layers) and len(biases) in (0, len(plain))
-    if together and _is_for_operator(x, weights, biases):
+    if together and _is_small(x) and _is_for_operator(x, weights, biases):
         y = _by_operator(x, weights, biases)
     elif together and _multiplies_together(x):
         y = linear(x, torch.cat(tuple(weights)), torch.cat(tuple(biases)) if biases else None)
     else:
         return tuple(layer(x) for layer in layers)
     return y.split([layer.out_features for layer in plain], dim=-1)
+
+
+def _is_small(x: Tensor) -> bool:
+    """Whether calls count more than memory: parts of one result are all in memory until the last.
+
+    In bfloat16 one product wins in any size.
+    """
+    return x.numel() <= MANY_NUMBERS or torch.is_autocast_enabled("cpu")
 
 
 def _multiplies_together(x: Tensor) -> bool:
@@ -169,11 +180,11 @@ def _is_for_operator(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tens
     narrow = torch.is_autocast_enabled("cpu")
     inputs = (torch.float32, torch.bfloat16) if narrow else (torch.float32,)
     return (
-        (choices().bfloat16_product if narrow else choices().product) == "operator"
-        and (not narrow or torch.get_autocast_dtype("cpu") is torch.bfloat16)
+        (not narrow or torch.get_autocast_dtype("cpu") is torch.bfloat16)
         and type(x) is Tensor  # no fake one, nor a part of one
         and x.dtype in inputs
         and x.numel() >= SEVERAL_ROWS * x.shape[-1]
+        and all(type(t) in (Tensor, nn.Parameter) for t in (*weights, *biases))
         and all(w.dtype is torch.float32 and w.is_contiguous() and w.numel() for w in weights)
         and all(
             b.dtype is torch.float32 and b.is_contiguous() and b.shape == w.shape[:1]
@@ -181,12 +192,15 @@ def _is_for_operator(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tens
         )
         and is_loaded(kernel.OPERATOR)
         and not transformed()
+        and (choices().bfloat16_product if narrow else choices().product) == "operator"
     )
 
 
 def _by_operator(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> Tensor:
     narrow = torch.is_autocast_enabled("cpu")
-    y = kernel.linear(_rows(x).contiguous(), weights, biases, narrow=narrow)
+    rows = _rows(x).contiguous()
+    rows = rows.bfloat16() if narrow else rows  # which takes half as much memory until the gradient
+    y = kernel.linear(rows, weights, biases, narrow=narrow)
     return y.view(*x.shape[:-1], -1)
 
 
