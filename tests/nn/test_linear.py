@@ -439,3 +439,10 @@ def test_a_weight_that_no_gradient_needs_may_change() -> None:
     y.sum().backward()
     assert weight.grad is not None
     torch.testing.assert_close(weight.grad, x.sum(0).expand(4, 6), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("operator")
+def test_sizes_that_do_not_fit_are_left_to_torch_which_names_them() -> None:
+    with use_choices(BY_OPERATOR):
+        assert module._is_for_operator(torch.randn(N, 6), [torch.randn(4, 6)], [])
+        assert not module._is_for_operator(torch.randn(N, 6), [torch.randn(4, 7)], [])

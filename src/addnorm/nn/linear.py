@@ -24,7 +24,7 @@ MANY_NUMBERS = 2**19
 """The numbers of an input up to which several float32 layers are one product of the operator."""
 
 MANY_ROWS = 256
-"""The number of rows from which several layers with one input are one product in training."""
+"""The number of rows from which several layers with one input train in bfloat16 by one product."""
 
 
 def onednn() -> Any:
@@ -66,7 +66,8 @@ def linear(
     vector width on others: with AVX-512 on an AMD EPYC, oneDNN, which torch includes too, is twice
     as fast forward and backward (`benchmarks/results/products.json`). In bfloat16 torch copies
     the bias to every row first; oneDNN can add it to sums in registers. The results differ
-    only by rounding. A single row is left to `F.linear`: no weight is used twice there.
+    only by rounding. A single row is left to `F.linear`: no weight is used twice there. From
+    `SEVERAL_ROWS` on, an operator of `kernels` may be chosen instead of both.
     """
     if _is_for_operator(x, [weight], [] if bias is None else [bias]):
         return _by_operator(x, [weight], [] if bias is None else [bias])
@@ -84,7 +85,7 @@ def linear(
 def linears(
     x: Float[Tensor, "*batch d_in"], layers: Sequence[nn.Module]
 ) -> tuple[Float[Tensor, "*batch _d_out"], ...]:
-    """`x Wᵀ + b` for each of several layers; by the operator, and in bfloat16, by one product.
+    """`x Wᵀ + b` for each of several layers, as one product where that is faster.
 
     `x` is then read or cast once, and its gradient is one product instead of a sum of several.
     Layers that are not plain ones, such as adapted or quantised ones and those with hooks, are
@@ -185,6 +186,7 @@ def _is_for_operator(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tens
         and x.dtype in inputs
         and x.numel() >= SEVERAL_ROWS * x.shape[-1]
         and all(type(t) in (Tensor, nn.Parameter) for t in (*weights, *biases))
+        and all(w.shape[1:] == x.shape[-1:] for w in weights)  # torch names sizes that do not fit
         and all(w.dtype is torch.float32 and w.is_contiguous() and w.numel() for w in weights)
         and all(
             b.dtype is torch.float32 and b.is_contiguous() and b.shape == w.shape[:1]

@@ -317,7 +317,7 @@ class Trainer:
         # With float16 infinite gradients are normal while the loss scale adapts; `step` skips them.
         if not math.isfinite(loss) or not (self.scaler.is_enabled() or math.isfinite(size)):
             raise NonFiniteError(self.describe_non_finite(loss, own))
-        if bound is not None and size > 0.999 * bound:  # below it, the factor is exactly one
+        if bound is not None and size + 1e-6 > 0.999 * bound:  # below it, the factor is exactly one
             nn.utils.clip_grads_with_norm_(parameters, bound, norm)
         return size
 
