@@ -1,5 +1,9 @@
 """Attention and its gradient by the operators are those of the definition in float64."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from tests.kernels.attending import gradients, in_float64, inputs_of, other_layouts
@@ -8,12 +12,8 @@ from torch import Tensor
 from addnorm.compiler import has_compiler
 from addnorm.kernels.attention import FORWARD, OPERATOR, attention
 from addnorm.kernels.build import load_operator
-from addnorm.nn.linear import multiplies_bfloat16
 
-pytestmark = [
-    pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler"),
-    pytest.mark.skipif(not multiplies_bfloat16, reason="this processor multiplies no bfloat16"),
-]
+pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
 
 SIZES = [
     (1, 1, 2, 2, 2),
@@ -97,3 +97,17 @@ def test_a_second_derivative_is_refused() -> None:
     [dq] = torch.autograd.grad(y.square().sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match=r"once_differentiable|not have been used"):
         torch.autograd.grad(dq.sum(), k)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("limit", ["AVX512_CORE", "AVX2"])
+def test_products_are_those_of_the_operator_where_onednn_has_none(limit: str) -> None:
+    tests = "output_and_gradient or later_token or far_apart"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", tests],
+        env=os.environ | {"ONEDNN_MAX_CPU_ISA": limit},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]

@@ -1,10 +1,9 @@
 // The gradient of softmax(scale q kᵀ) v in bfloat16, with a block of scores in the cache.
 //
-// Products are those of oneDNN, which torch includes, with sums in float32. Scores are computed
-// again from the logarithms of their sums, a block of keys at a time (Dao et al. 2022, arXiv
-// 2205.14135, algorithm 4), transposed: then the rows of all products lie in memory as they are,
-// and only the gradient of q is turned at the end. The gradient of a head depends neither on others
-// nor on the number of threads.
+// Products have sums in float32. Scores are computed again from the logarithms of their sums, a block
+// of keys at a time (Dao et al. 2022, arXiv 2205.14135, algorithm 4), transposed: then the rows of
+// all products lie in memory as they are, and only the gradient of q is turned at the end. The
+// gradient of a head depends neither on others nor on the number of threads.
 
 #include "exponentials.h"
 #include "paired_products.h"
@@ -105,7 +104,7 @@ std::tuple<Tensor, Tensor, Tensor> attention_backward(Tensor dy, Tensor q, Tenso
       pass.run({input(q), input(k), input(v), input(y), input(dy), output(dq), output(dk), output(dv),
                 pointer<float>(log_sums) + n * q.size(1), float(scale), causal});
     }
-    at::native::cpublas::brgemm_release(true);
+    release_products();
   });
   return {dq, dk, dv};
 }

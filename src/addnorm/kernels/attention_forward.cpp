@@ -1,8 +1,8 @@
 // softmax(scale q kᵀ) v in bfloat16, with the scores of a block of queries in the cache.
 //
-// Products are those of oneDNN, which torch includes, with sums in float32. Weights are rounded, and
-// divided by the sum of the unrounded ones. Keys after the last query of a block are left out where
-// attention is causal. The output of a head depends neither on others nor on the number of threads.
+// Products have sums in float32. Weights are rounded, and divided by the sum of the unrounded ones.
+// Keys after the last query of a block are left out where attention is causal. The output of a head
+// depends neither on others nor on the number of threads.
 
 #include "exponentials.h"
 #include "paired_products.h"
@@ -86,7 +86,7 @@ std::tuple<Tensor, Tensor> attention_forward(Tensor q, Tensor k, Tensor v, bool 
       pass.run(input(q), input(k), input(v), head_of<BFloat16>(y, n / heads, n % heads),
                sums + n * q.size(1));
     }
-    at::native::cpublas::brgemm_release(true);
+    release_products();
   });
   return {y, log_sums};
 }

@@ -1,8 +1,10 @@
-// Products of bfloat16 by oneDNN, which torch includes, with sums in float32, and their factors.
+// Products of bfloat16 with sums in float32, and their factors: by oneDNN, which torch includes,
+// where it has them for the processor, and otherwise by vectors.
 
 #pragma once
 
 #include "heads.h"
+#include "matmul_tile.h"
 
 #include <torch/headeronly/util/BFloat16.h>
 
@@ -14,12 +16,63 @@ void brgemm_release(bool paired);
 
 namespace addnorm {
 
+// Whether oneDNN has these products. It needs instructions for bfloat16 of an x86 processor.
+inline bool onednn_multiplies() {
+  static const bool result = [] {
+    try {
+      c10::BFloat16 factors[4] = {};
+      float product[4];
+      at::native::cpublas::brgemm(2, 2, 2, 2, 2, 2, false, factors, factors, product, true);
+      at::native::cpublas::brgemm_release(true);
+      return true;
+    } catch (...) {  // in the words of torch or of oneDNN
+      return false;
+    }
+  }();
+  return result;
+}
+
+// The product of `multiply` for R rows and up to WIDTH columns.
+template <int64_t R>
+inline void multiply_vectors(int64_t n, int64_t k, const BFloat16* a, int64_t lda,
+                             const BFloat16* b, int64_t ldb, float* c, int64_t ldc, bool add) {
+  Parts sums[R] = {};
+  for (int64_t i = 0; i < k; i += 2, b += 2 * ldb) {
+    const auto pairs = bits_as<Parts>(load(reinterpret_cast<const float*>(b), n));
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < R; ++r) {
+      float pair;
+      std::memcpy(&pair, a + r * lda + i, sizeof pair);
+#pragma GCC unroll 4
+      for (int64_t l = 0; l < WIDTH / LANES; ++l)
+        sums[r].of[l] = Pairs::add(sums[r].of[l], everywhere(pair), pairs.of[l]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int64_t r = 0; r < R; ++r, c += ldc)
+    store(c, bits_as<Vector>(sums[r]) + (add ? load(c, n) : Vector{}), n);
+}
+
 // c = a b, or c += a b: `a` has m rows of k. The rows of b are interleaved in pairs: b[0][0],
-// b[1][0], b[0][1], b[1][1], … (`in_pairs`), as oneDNN reads them.
+// b[1][0], b[0][1], b[1][1], … (`in_pairs`), as oneDNN reads them. m and k are even.
 inline void multiply(int64_t m, int64_t n, int64_t k, const BFloat16* a, int64_t lda,
                      const BFloat16* b, int64_t ldb, float* c, int64_t ldc, bool add = false) {
-  auto numbers = [](const BFloat16* x) { return reinterpret_cast<const c10::BFloat16*>(x); };
-  at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, numbers(a), numbers(b), c, true);
+  if (onednn_multiplies()) {
+    auto numbers = [](const BFloat16* x) { return reinterpret_cast<const c10::BFloat16*>(x); };
+    at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, numbers(a), numbers(b), c, true);
+    return;
+  }
+  along(n, [&](int64_t j, int64_t some) {
+    for (int64_t r = 0; r < m; r += 4) {
+      const auto product = r + 4 <= m ? multiply_vectors<4> : multiply_vectors<2>;
+      product(some, k, a + r * lda, lda, b + 2 * j, ldb, c + r * ldc + j, ldc, add);
+    }
+  });
+}
+
+// Ends a thread's products.
+inline void release_products() {
+  if (onednn_multiplies()) at::native::cpublas::brgemm_release(true);
 }
 
 using Input = Matrix<const BFloat16>;
