@@ -19,6 +19,9 @@ from pathlib import Path
 HERE = Path(__file__).parents[1]
 TESTS = ["tests/kernels", "tests/nn/attention/test_paged_attention.py", "-m", "not slow"]
 FOR_TESTS = ["beartype", "hypothesis", "numpy", "pytest", "pytest-timeout"]
+NO_WHEEL = "num2words"
+"""What needs a package without a wheel, and these tests do not."""
+
 DEBIAN = ["bookworm", "http://deb.debian.org/debian"]
 PYTHON = "3.11"
 
@@ -39,7 +42,8 @@ def debian(root: Path) -> None:
 def wheels(site: Path) -> None:
     """Install what the project and its tests need."""
     project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
-    needed = [*project["dependencies"], f"torch=={version('torch').partition('+')[0]}", *FOR_TESTS]
+    needed = [each for each in project["dependencies"] if not each.startswith(NO_WHEEL)]
+    needed += [f"torch=={version('torch').partition('+')[0]}", *FOR_TESTS]
     platforms = [f"--platform=manylinux_2_{n}_aarch64" for n in range(17, 37)]
     command = [sys.executable, "-m", "pip", "install", "--quiet", f"--target={site}"]
     command += ["--only-binary=:all:", f"--python-version={PYTHON}", *platforms]
