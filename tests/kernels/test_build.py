@@ -282,5 +282,5 @@ def test_sanitizers_find_nothing(chosen: str, tmp_path: Path) -> None:
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "halt_on_error=1",
     }
-    done = run_tests("-fsanitize=address,undefined -fno-sanitize-recover -g", environment)
+    done = run_tests("-O1 -fsanitize=address,undefined -fno-sanitize-recover -g", environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -146,7 +146,18 @@ void backward(const std::string& name, const Tensor& dy, const Tensor& x,
       .run(name, x.numel());
 }
 
+void check_alike(const Tensor& x, const Tensor& y) {
+  check_same_sizes(x, y);
+  check_numbers(y, {x.scalar_type()});
+}
+
+void check_inputs(const Tensor& x, const std::optional<Tensor>& up) {
+  check_numbers(x, {ScalarType::Float, ScalarType::BFloat16});
+  if (up) check_alike(x, *up);
+}
+
 Tensor activation(Tensor x, std::optional<Tensor> up, std::string name) {
+  check_inputs(x, up);
   Tensor y = torch::stable::empty_like(x);
   (x.scalar_type() == ScalarType::BFloat16 ? forward<BFloat16> : forward<float>)(name, x, up, y);
   return y;
@@ -154,6 +165,8 @@ Tensor activation(Tensor x, std::optional<Tensor> up, std::string name) {
 
 std::tuple<Tensor, Tensor> activation_backward(Tensor dy, Tensor x, std::optional<Tensor> up,
                                                std::string name) {
+  check_inputs(x, up);
+  check_alike(x, dy);
   Tensor dx = torch::stable::empty_like(x), dup = up ? torch::stable::empty_like(x) : dx;
   auto with = x.scalar_type() == ScalarType::BFloat16 ? backward<BFloat16> : backward<float>;
   with(name, dy, x, up, dx, dup);

@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from addnorm.kernels.derivatives import gradients
+
 OPERATOR = "activation"
 
 NAMES = ("gelu_tanh", "silu", "squared_relu")
@@ -53,10 +55,12 @@ class _Activation(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, up = ctx.saved_tensors
         if torch.is_grad_enabled():  # it will be differentiated once more
-            y = ctx.definition(x)
-            inputs = [x] if up is None else [x, up]
-            of = torch.autograd.grad(y if up is None else y * up, inputs, *grads, create_graph=True)
-            return of[0], (None if up is None else of[1]), None, None
+
+            def gated(x: Tensor, up: Tensor | None) -> Tensor:
+                y = ctx.definition(x)
+                return y if up is None else y * up
+
+            return *gradients(gated, (x, up), grads[0]), None, None
         tensors = (grads[0], x, *([] if up is None else [up]))
         dy, x, *rest = (t.contiguous() for t in tensors)
         up = rest[0] if rest else None

@@ -134,16 +134,21 @@ Number* writable(const Tensor& of) {
   return static_cast<Number*>(of.mutable_data_ptr());
 }
 
-bool is_narrow(const Tensor& f) {
-  check(f.scalar_type() == ScalarType::BFloat16 || f.scalar_type() == ScalarType::Float);
-  return f.scalar_type() == ScalarType::BFloat16;
+bool is_narrow(const Tensor& f) { return f.scalar_type() == ScalarType::BFloat16; }
+
+void check_rows(const Tensor& f, const Tensor& x, const std::optional<Tensor>& weight) {
+  check(x.dim() == 2 && (!weight || (weight->dim() == 1 && weight->size(0) == x.size(1))));
+  check_same_sizes(f, x);
+  check_numbers(f, {ScalarType::Float, ScalarType::BFloat16});
+  for (const Tensor& numbers : {x, weight.value_or(x)}) check_numbers(numbers, {ScalarType::Float});
 }
 
 std::tuple<Tensor, Tensor, Tensor> add_norm(Tensor f, Tensor x, std::optional<Tensor> gain,
                                             std::optional<Tensor> bias, bool centred, double eps,
                                             double p, int64_t seed) {
+  check_rows(f, x, gain);
+  check_rows(f, x, bias);
   const int64_t rows = x.size(0), width = x.size(1), shape[] = {rows, 2};
-  check(f.size(0) == rows && f.size(1) == width && x.scalar_type() == ScalarType::Float);
   Tensor s = torch::stable::empty_like(x), y = torch::stable::empty_like(x);
   Tensor statistics = torch::stable::new_empty(x, shape);
   const Norm norm{pointer<float>(gain), pointer<float>(bias), centred, float(eps)};
@@ -162,8 +167,9 @@ std::tuple<Tensor, Tensor, Tensor> add_norm(Tensor f, Tensor x, std::optional<Te
 std::tuple<Tensor, Tensor, Tensor> add_norm_backward(Tensor dy, Tensor s, Tensor statistics,
                                                      std::optional<Tensor> gain, bool centred,
                                                      Tensor like, double p, int64_t seed) {
+  check_rows(like, s, gain);
+  check_rows(s, dy, gain);
   const int64_t rows = s.size(0), width = s.size(1), blocks = (rows + BLOCK - 1) / BLOCK;
-  check(dy.size(0) == rows && dy.size(1) == width && dy.scalar_type() == ScalarType::Float);
   const int64_t shape[] = {2, width};
   Tensor dx = torch::stable::empty_like(s), df = torch::stable::empty_like(like);
   Tensor sums = torch::stable::new_zeros(s, shape);

@@ -3,12 +3,15 @@
 Those of torch's fused kernel leave it: its output takes three times as long, its gradient five.
 """
 
+import math
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import BFloat16
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from addnorm.kernels.derivatives import gradients
 
 OPERATOR = "attention_backward"
 FORWARD = "attention_forward"
@@ -42,18 +45,26 @@ def attention(
     return _Attention.apply(q, k, v, causal, scale, by_torch)  # pyright: ignore[reportReturnType]
 
 
+def definition(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float) -> Tensor:
+    """`softmax(scale · q kᵀ) v` in float32, by products of torch."""
+    scores = scale * (q.float() @ k.float().mT)
+    if causal:
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
+    return (scores.softmax(-1) @ v.float()).to(q.dtype)
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, by_torch: bool
     ) -> Tensor:
-        q, k, v = (_in_pairs(x) for x in (q, k, v))  # torch's kernel reads adjacent numbers, too
+        inputs = [_in_pairs(x) for x in (q, k, v)]  # torch's kernel reads adjacent numbers, too
         if by_torch:
             y, log_sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                q, k, v, 0.0, causal, scale=scale
+                *inputs, 0.0, causal, scale=scale
             )
         else:
-            rows = (x.transpose(1, 2) for x in (q, k, v))
+            rows = (x.transpose(1, 2) for x in inputs)
             y, log_sums = torch.ops.addnorm.attention_forward(*rows, causal, scale)
             y = y.transpose(1, 2)
         ctx.save_for_backward(q, k, v, y, log_sums)
@@ -61,14 +72,16 @@ class _Attention(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, y, log_sums = ctx.saved_tensors
-        rows = (x.transpose(1, 2) for x in (_in_pairs(grads[0]), q, k, v, y))
-        gradients = torch.ops.addnorm.attention_backward(
+        if torch.is_grad_enabled():  # it will be differentiated once more
+            define = partial(definition, causal=ctx.causal, scale=ctx.scale)
+            return *gradients(define, (q, k, v), grads[0]), None, None, None
+        rows = (_in_pairs(x).transpose(1, 2) for x in (grads[0], q, k, v, y))
+        found = torch.ops.addnorm.attention_backward(
             *rows, log_sums.contiguous(), ctx.causal, ctx.scale
         )
-        return *(x.transpose(1, 2) for x in gradients), None, None, None
+        return *(x.transpose(1, 2) for x in found), None, None, None
 
 
 def _in_pairs(x: Tensor) -> Tensor:

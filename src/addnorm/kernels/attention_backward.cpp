@@ -94,6 +94,11 @@ class Backward {
 std::tuple<Tensor, Tensor, Tensor> attention_backward(Tensor dy, Tensor q, Tensor k, Tensor v,
                                                       Tensor y, Tensor log_sums, bool causal,
                                                       double scale) {
+  check_pairs(q, k, v, causal);
+  check_same_sizes(q, y);
+  check_pairs(q, y, dy, causal);
+  check(log_sums.numel() == q.numel() / std::max<int64_t>(q.size(3), 1));
+  check_numbers(log_sums, {ScalarType::Float});
   const Tensor dq = contiguous_like(q), dk = contiguous_like(k), dv = contiguous_like(v);
   const int64_t heads = q.size(2);
   torch::stable::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {

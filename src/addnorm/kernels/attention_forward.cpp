@@ -75,6 +75,7 @@ class Forward {
 
 std::tuple<Tensor, Tensor> attention_forward(Tensor q, Tensor k, Tensor v, bool causal,
                                              double scale) {
+  check_pairs(q, k, v, causal);
   const int64_t heads = q.size(2), shape[] = {q.size(0), heads, q.size(1)};
   const Tensor y = contiguous_like(q);
   const Tensor log_sums = torch::stable::new_empty(q, shape, ScalarType::Float);

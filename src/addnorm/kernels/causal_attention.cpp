@@ -157,11 +157,9 @@ class Pass {
 };
 
 template <typename Run>
-void each_head(const Tensor& q, const Tensor& k, const Tensor& v, const Run& run) {
-  for (const Tensor& x : {q, k, v}) {
-    check(x.scalar_type() == ScalarType::Float);
-    for (int64_t axis = 0; axis < 4; ++axis) check(x.size(axis) == q.size(axis));
-  }
+void each_head(std::initializer_list<Tensor> inputs, const Run& run) {
+  const Tensor& q = *inputs.begin();
+  for (const Tensor& x : inputs) check_heads(x, ScalarType::Float), check_same_sizes(x, q);
   const int64_t heads = q.size(2);
   torch::stable::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
     Pass pass(q.size(1), q.size(3));
@@ -171,7 +169,7 @@ void each_head(const Tensor& q, const Tensor& k, const Tensor& v, const Run& run
 
 Tensor causal_attention(Tensor q, Tensor k, Tensor v, double scale) {
   const Tensor y = contiguous_like(q);
-  each_head(q, k, v, [&](Pass& pass, int64_t i, int64_t h) {
+  each_head({q, k, v}, [&](Pass& pass, int64_t i, int64_t h) {
     auto input = [&](const Tensor& x) { return head_of<const float>(x, i, h); };
     pass.forward({.q = input(q), .k = input(k), .v = input(v), .y = head_of<float>(y, i, h),
                   .scale = float(scale)});
@@ -182,7 +180,7 @@ Tensor causal_attention(Tensor q, Tensor k, Tensor v, double scale) {
 std::tuple<Tensor, Tensor, Tensor> causal_attention_backward(Tensor dy, Tensor q, Tensor k, Tensor v,
                                                             double scale) {
   const Tensor dq = contiguous_like(q), dk = contiguous_like(k), dv = contiguous_like(v);
-  each_head(q, k, v, [&](Pass& pass, int64_t i, int64_t h) {
+  each_head({q, k, v, dy}, [&](Pass& pass, int64_t i, int64_t h) {
     auto input = [&](const Tensor& x) { return head_of<const float>(x, i, h); };
     auto output = [&](const Tensor& x) { return head_of<float>(x, i, h); };
     pass.backward({.q = input(q), .k = input(k), .v = input(v), .dy = input(dy), .dq = output(dq),

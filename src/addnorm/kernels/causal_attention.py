@@ -3,12 +3,15 @@
 torch's fused kernel also computes most scores that the mask leaves out.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float32
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from addnorm.kernels.attention import definition
+from addnorm.kernels.derivatives import gradients
 
 OPERATOR = "causal_attention"
 
@@ -36,18 +39,18 @@ def causal_attention(
 class _CausalAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        rows = [_rows(x) for x in (q, k, v)]
-        ctx.save_for_backward(*rows)
+        ctx.save_for_backward(q, k, v)
         ctx.scale = scale
-        return torch.ops.addnorm.causal_attention(*rows, scale).transpose(1, 2)
+        return torch.ops.addnorm.causal_attention(*map(_rows, (q, k, v)), scale).transpose(1, 2)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        gradients = torch.ops.addnorm.causal_attention_backward(
-            _rows(grads[0]), *ctx.saved_tensors, ctx.scale
-        )
-        return *(x.transpose(1, 2) for x in gradients), None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        dy, saved = grads[0], ctx.saved_tensors
+        if torch.is_grad_enabled():  # it will be differentiated once more
+            define = partial(definition, causal=True, scale=ctx.scale)
+            return *gradients(define, saved, dy), None
+        found = torch.ops.addnorm.causal_attention_backward(*map(_rows, (dy, *saved)), ctx.scale)
+        return *(x.transpose(1, 2) for x in found), None
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -97,12 +97,13 @@ void rows(const Tensor& logits, const Tensor& targets, double smoothing, int64_t
 
 std::tuple<Tensor, Tensor> cross_entropy(Tensor logits, Tensor targets, double smoothing,
                                          int64_t ignored) {
-  check(targets.scalar_type() == ScalarType::Long && targets.size(0) == logits.size(0));
+  check(logits.dim() == 2 && targets.dim() == 1 && targets.size(0) == logits.size(0));
+  check_numbers(logits, {ScalarType::Float, ScalarType::BFloat16});
+  check_numbers(targets, {ScalarType::Long});
   const int64_t shape[] = {logits.size(0)};
   Tensor losses = torch::stable::new_empty(logits, shape, ScalarType::Float);
   Tensor gradient = torch::stable::empty_like(logits);
   const bool narrow = logits.scalar_type() == ScalarType::BFloat16;
-  check(narrow || logits.scalar_type() == ScalarType::Float);
   (narrow ? rows<BFloat16> : rows<float>)(logits, targets, smoothing, ignored, losses, gradient);
   return {losses, gradient};
 }

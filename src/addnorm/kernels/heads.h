@@ -30,6 +30,11 @@ Matrix<Number> head_of(const Tensor& of, int64_t i, int64_t h) {
   return {data + i * of.stride(0) + h * of.stride(2), of.size(1), of.size(3), of.stride(1)};
 }
 
+// Throws unless these are heads of one type, whose numbers are adjacent.
+inline void check_heads(const Tensor& x, ScalarType type) {
+  check(x.dim() == 4 && x.scalar_type() == type && (x.stride(3) == 1 || x.size(3) < 2));
+}
+
 // A contiguous tensor of the shape and type of another.
 inline Tensor contiguous_like(const Tensor& x) {
   const int64_t shape[] = {x.size(0), x.size(1), x.size(2), x.size(3)};

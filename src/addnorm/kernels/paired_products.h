@@ -78,6 +78,18 @@ inline void release_products() {
 using Input = Matrix<const BFloat16>;
 using Output = Matrix<BFloat16>;
 
+// Throws unless these are heads for attention, whose numbers can be read in pairs.
+inline void check_pairs(const Tensor& q, const Tensor& k, const Tensor& v, bool causal) {
+  for (const Tensor& x : {q, k, v}) {
+    check_heads(x, ScalarType::BFloat16);
+    check(x.size(1) % 2 == 0 && x.size(3) % 2 == 0);
+    for (int64_t axis = 0; axis < 3; ++axis) check(x.size(axis) < 2 || x.stride(axis) % 2 == 0);
+  }
+  check_same_sizes(k, v);
+  for (int64_t axis : {0, 2, 3}) check(q.size(axis) == k.size(axis));
+  check(!causal || q.size(1) == k.size(1));
+}
+
 // The rows interleaved in pairs; two of them take `line` pairs of numbers.
 inline void in_pairs(const Input& of, BFloat16* to, int64_t line) {
   for (int64_t i = 0; i < of.rows; i += 2, to += 2 * line)

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <optional>
 #include <stdexcept>
 #include <type_traits>
@@ -382,6 +383,17 @@ inline const Number* pointer(const std::optional<Tensor>& of) {
 // Throws unless the sizes and types of arguments fit, before memory beyond them is read.
 inline void check(bool fits) {
   if (!fits) throw std::runtime_error("the sizes or types of the arguments do not fit together");
+}
+
+// Throws unless both have the same sizes.
+inline void check_same_sizes(const Tensor& x, const Tensor& y) {
+  check(x.dim() == y.dim());
+  for (int64_t axis = 0; axis < x.dim(); ++axis) check(x.size(axis) == y.size(axis));
+}
+
+// Throws unless these are numbers of one of these types, one after another in memory.
+inline void check_numbers(const Tensor& x, std::initializer_list<ScalarType> types) {
+  check(x.is_contiguous() && std::find(types.begin(), types.end(), x.scalar_type()) != types.end());
 }
 
 }  // namespace addnorm
