@@ -91,14 +91,6 @@ def test_scores_far_apart() -> None:
     torch.testing.assert_close(got[3].double(), wide[3], rtol=0.02, atol=0.02)
 
 
-def test_a_second_derivative_is_refused() -> None:
-    q, k, v, _ = (x.requires_grad_() for x in inputs_of(1, 1, 4, 4, 4, dtype=torch.bfloat16))
-    y = attention(q, k, v, causal=False, scale=1.0)
-    [dq] = torch.autograd.grad(y.square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"once_differentiable|not have been used"):
-        torch.autograd.grad(dq.sum(), k)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("limit", ["AVX512_CORE", "AVX2"])
 def test_products_are_those_of_the_operator_where_onednn_has_none(limit: str) -> None:

@@ -104,13 +104,6 @@ def test_tensors_that_do_not_fit_are_refused(wrong: str) -> None:
         causal_attention(q, k, v, scale=1.0)
 
 
-def test_a_second_derivative_is_refused() -> None:
-    q, k, v, _ = (x.requires_grad_() for x in inputs_of(1, 1, 4, 4))
-    [dq] = torch.autograd.grad(attend(q, k, v).square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"once_differentiable|not have been used"):
-        torch.autograd.grad(dq.sum(), k)
-
-
 @pytest.mark.slow
 @needs_tools
 @on_each_level

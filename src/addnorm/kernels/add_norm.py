@@ -111,7 +111,7 @@ def _by_definition(
         return y if bias is None else y + bias
 
     dx, of_gain, of_bias = [None] * 3 if dy is None else gradients(norm, inputs, dy)
-    dx = sum(each for each in (dx, ds) if each is not None)
+    dx = torch.stack([each for each in (dx, ds) if each is not None]).sum(0)
     ones, zeros = (make(s.view(-1, *width)) for make in (torch.ones_like, torch.zeros_like))
     _, mask, _ = torch.ops.addnorm.add_norm(ones, zeros, None, None, *options)
     return (dx * mask.view(s.shape)).to(dtype), dx, of_gain, of_bias

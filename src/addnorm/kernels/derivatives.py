@@ -14,7 +14,7 @@ def gradients(
     The inputs are those of `backward`, which in turn may depend on each other.
     """
     with torch.enable_grad():
-        # Under names of their own, so that a gradient by one input leaves out the way through others.
+        # As tensors apart, or a gradient would include what leads through other inputs.
         apart = [x.view_as(x) if x is not None and x.requires_grad else x for x in inputs]
         y = definition(*apart)
     wanted = [x for x in apart if x is not None and x.requires_grad]

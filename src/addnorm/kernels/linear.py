@@ -40,12 +40,16 @@ def linear(
     return _Linear.apply(x, len(weights), narrow, *weights, *biases)  # pyright: ignore[reportReturnType]
 
 
+_gradients: Any = torch.ops.addnorm.linear_backward
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, n_weights: int, narrow: bool, *parameters: Tensor) -> Tensor:
         weights, biases = parameters[:n_weights], parameters[n_weights:]
         of_x, _, _, *of_parameters = ctx.needs_input_grad
-        ctx.save_for_backward(x if any(of_parameters) else None, *(weights if of_x else ()))
+        of_weights = any(of_parameters[:n_weights])
+        ctx.save_for_backward(x if of_weights else None, *(weights if of_x else ()))
         ctx.sizes, ctx.d_in, ctx.dtype = [len(weight) for weight in weights], x.shape[1], x.dtype
         return torch.ops.addnorm.linear(x, weights, biases or None, narrow)
 
@@ -53,17 +57,24 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, *weights = ctx.saved_tensors
         of_x, _, _, *of_parameters = ctx.needs_input_grad
+        of_weights, of_biases = of_parameters[: len(ctx.sizes)], of_parameters[len(ctx.sizes) :]
         dy = grads[0].contiguous()
         if x is None:  # of which only sizes are asked for, as of weights
             x = dy.new_empty(len(dy), ctx.d_in, dtype=ctx.dtype)
+        x, *weights = (t.contiguous() for t in (x, *weights))
         weights = weights or [dy.new_empty(dy.shape[1], ctx.d_in, dtype=torch.float32)]
         batched = torch._C._functorch.is_legacy_batchedtensor(dy)  # pyright: ignore
         if torch.is_grad_enabled() or batched:  # it will be differentiated once more, or is vmapped
             dx, dw, db = _definition(dy, x, torch.cat(weights))
         else:
-            dx, dw, db = torch.ops.addnorm.linear_backward(dy, x, weights, of_x, any(of_parameters))
-        parts = [*dw.split(ctx.sizes), *db.split(ctx.sizes)] if any(of_parameters) else []
-        wanted = (parts[i] if needs else None for i, needs in enumerate(of_parameters))
+            dx, dw, db = _gradients(dy, x, weights, of_x, any(of_weights))
+            if any(of_biases) and not any(of_weights):  # by a product as narrow as possible
+                narrow = [t.new_empty(len(t), 1) for t in (x, *weights)]
+                *_, db = _gradients(dy, narrow[0], narrow[1:], False, True)
+        wanted = list[Tensor | None]()
+        for part, needs in ((dw, of_weights), (db, of_biases)):
+            parts = part.split(ctx.sizes) if any(needs) else (None,) * len(needs)
+            wanted += (t if need else None for t, need in zip(parts, needs, strict=True))
         return dx if of_x else None, None, None, *wanted
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
@@ -10,7 +9,7 @@ from torch.nn import functional as F
 from addnorm.kernels.activations import DTYPES, OPERATOR, activation
 from addnorm.kernels.build import is_loaded
 from addnorm.nn import functional
-from addnorm.nn.choices import choices, transformed
+from addnorm.nn.choices import choices, takes_operators
 
 MANY = 2**14
 """The number of values from which the operator is called: it takes longer to start."""
@@ -36,7 +35,8 @@ def gated(
     up: Float[Tensor, "*shape"],
 ) -> Float[Tensor, "*shape"]:
     """`act(gate) ⊙ up` (Shazeer 2020)."""
-    if function in GATES and gate.dtype is up.dtype and _by_operator(gate):
+    alike = gate.dtype is up.dtype and gate.shape == up.shape
+    if function in GATES and alike and takes_operators(up) and _by_operator(gate):
         return activation(*GATES[function], gate, up)
     return function(gate) * up
 
@@ -51,12 +51,9 @@ GATES: dict[Callable[[Tensor], Tensor], tuple[str, Callable[[Tensor], Tensor]]] 
 
 def _by_operator(x: Tensor) -> bool:
     return (
-        type(x) is Tensor  # no fake one, nor a part of one
-        and x.device.type == "cpu"
+        takes_operators(x)
         and x.dtype in DTYPES
         and x.numel() >= MANY
-        and not torch.compiler.is_compiling()
-        and not transformed()
         and choices().activation == "operator"
         and is_loaded(OPERATOR)
     )

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from addnorm.kernels.add_norm import DTYPES, OPERATOR, add_norm
 from addnorm.kernels.build import is_loaded
-from addnorm.nn.choices import choices, transformed
+from addnorm.nn.choices import choices, is_intercepted, takes_operators
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.norms import LayerNorm, RMSNorm
 from addnorm.nn.types import Hidden, Valid
@@ -36,27 +36,14 @@ def _by_operator(f: Tensor, x: Tensor, norm: nn.Module, dropout: nn.Module) -> b
     return (
         type(norm) in (LayerNorm, RMSNorm)
         and type(dropout) is Dropout
-        and type(f) is type(x) is Tensor  # no fake one, nor a part of one
+        and takes_operators(f, x, *norm.parameters())
         and f.shape == x.shape
-        and x.device.type == "cpu"
         and x.dtype is torch.float32
         and f.dtype in DTYPES
         and x.numel() >= MANY
         and torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and not transformed()
         and choices().add_norm == "operator"
         and is_loaded(OPERATOR)
-        and not any(_is_watched(module) for module in (norm, dropout))
-        and all(type(w) is nn.Parameter and w.dtype is x.dtype for w in norm.parameters())
-    )
-
-
-def _is_watched(module: nn.Module) -> bool:
-    """Whether a hook sees what this module computes."""
-    return bool(
-        module._forward_hooks  # pyright: ignore[reportPrivateUsage]
-        or module._forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
-        or module._backward_hooks  # pyright: ignore[reportPrivateUsage]
-        or module._backward_pre_hooks  # pyright: ignore[reportPrivateUsage]
+        and not any(map(is_intercepted, (norm, dropout)))
+        and all(w.dtype is x.dtype for w in norm.parameters())
     )

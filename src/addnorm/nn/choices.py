@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 from pydantic import NonNegativeInt, PositiveInt, TypeAdapter
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from addnorm.config import config
@@ -148,9 +149,45 @@ def use_choices(chosen: KernelChoices | None) -> Generator[None]:
         _here.chosen = before
 
 
+def takes_operators(*tensors: Tensor) -> bool:
+    """Whether an operator of ours may compute with these, which nothing traces or transforms.
+
+    They are plain tensors in the memory of a CPU: no fake one, nor a part of one, nor a sparse one.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and all(
+            type(x) in (Tensor, nn.Parameter)
+            and x.is_cpu
+            and x.layout is torch.strided
+            and not (x.is_nested or x.is_neg())
+            for x in tensors
+        )
+        and not transformed()
+    )
+
+
 def transformed() -> bool:
-    """Whether `torch.func` or forward mode is active, which only torch's own kernels support."""
+    """Whether something is active that only torch's own kernels support.
+
+    That is `torch.func`, forward mode, `torch.jit.trace`, or a mode that sees every operation, such
+    as a counter of their cost.
+    """
     return (
         torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
         or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
+        or torch._C._len_torch_dispatch_stack() > 0  # pyright: ignore[reportPrivateUsage]
+        or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+    )
+
+
+def is_intercepted(module: nn.Module) -> bool:
+    """Whether a call does more than the class says: a hook, or a forward of this module alone."""
+    return bool(
+        module._forward_hooks  # pyright: ignore[reportPrivateUsage]
+        or module._forward_pre_hooks  # pyright: ignore[reportPrivateUsage]
+        or module._backward_hooks  # pyright: ignore[reportPrivateUsage]
+        or module._backward_pre_hooks  # pyright: ignore[reportPrivateUsage]
+        or "forward" in vars(module)
+        or torch.nn.modules.module._has_any_global_hook()  # pyright: ignore[reportPrivateUsage]
     )

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from addnorm.kernels.build import is_loaded
 from addnorm.kernels.cross_entropy import DTYPES, OPERATOR, cross_entropy
-from addnorm.nn.choices import choices
+from addnorm.nn.choices import choices, takes_operators
 from addnorm.nn.functional import at_least_float32
 
 
@@ -24,7 +24,7 @@ def cross_entropy_and_gradient(
     cache, computes each exponential once, and allocates no tensor as large as the logits except
     the gradient (`benchmarks/results/parts.json`).
     """
-    if _by_operator(logits):
+    if _by_operator(logits, targets):
         by_row, grad = cross_entropy(logits, targets, smoothing, ignored=ignored)
         return by_row.sum(), grad
     chosen = targets.where(targets != ignored, 0)[:, None]  # `gather` refuses other negative ids
@@ -52,10 +52,10 @@ def chunks(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
     return x.split(max(1, 2**20 // logits.shape[-1]))
 
 
-def _by_operator(logits: Tensor) -> bool:
+def _by_operator(logits: Tensor, targets: Tensor) -> bool:
     return (
-        type(logits) is Tensor  # no fake one, nor a part of one
-        and logits.device.type == "cpu"
+        takes_operators(logits, targets)
+        and targets.dtype is torch.int64
         and logits.dtype in DTYPES
         and logits.shape[-1] > 0
         and choices().cross_entropy == "operator"

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from addnorm.kernels import linear as kernel
 from addnorm.kernels.build import is_loaded
-from addnorm.nn.choices import choices, transformed
+from addnorm.nn.choices import choices, is_intercepted, takes_operators, transformed
 from addnorm.nn.functional import wide_dtype
 
 SEVERAL_ROWS = 128
@@ -129,8 +129,7 @@ def _is_plain(layer: nn.Module) -> TypeGuard[nn.Linear]:
         type(layer) is Linear
         and type(layer.weight) is nn.Parameter
         and layer.weight.requires_grad
-        and not (layer._forward_hooks or layer._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
-        and not (layer._backward_hooks or layer._backward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
+        and not is_intercepted(layer)
     )
 
 
@@ -176,24 +175,22 @@ def _is_for_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 def _is_for_operator(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> bool:
     """Whether the operator multiplies by float32 weights, as they are or under autocast."""
-    if torch.compiler.is_compiling() or x.device.type != "cpu":
+    if torch.compiler.is_compiling() or type(x) is not Tensor or x.is_nested:
+        return False
+    if x.numel() < SEVERAL_ROWS * x.shape[-1] or not takes_operators(x, *weights, *biases):
         return False
     narrow = torch.is_autocast_enabled("cpu")
     inputs = (torch.float32, torch.bfloat16) if narrow else (torch.float32,)
     return (
         (not narrow or torch.get_autocast_dtype("cpu") is torch.bfloat16)
-        and type(x) is Tensor  # no fake one, nor a part of one
         and x.dtype in inputs
-        and x.numel() >= SEVERAL_ROWS * x.shape[-1]
-        and all(type(t) in (Tensor, nn.Parameter) for t in (*weights, *biases))
+        and is_loaded(kernel.OPERATOR)
         and all(w.shape[1:] == x.shape[-1:] for w in weights)  # torch names sizes that do not fit
         and all(w.dtype is torch.float32 and w.is_contiguous() and w.numel() for w in weights)
         and all(
             b.dtype is torch.float32 and b.is_contiguous() and b.shape == w.shape[:1]
             for w, b in zip(weights, biases, strict=False)
         )
-        and is_loaded(kernel.OPERATOR)
-        and not transformed()
         and (choices().bfloat16_product if narrow else choices().product) == "operator"
     )
 

@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from addnorm.kernels import attention as operator
 from addnorm.kernels import causal_attention
 from addnorm.kernels.build import is_loaded
-from addnorm.nn.choices import DEFAULTS, choices, transformed
+from addnorm.nn.choices import DEFAULTS, choices, takes_operators
 from addnorm.nn.dropout import keep_mask
 from addnorm.nn.functional import wide_dtype
 from addnorm.nn.linear import multiplies_bfloat16
@@ -204,7 +204,7 @@ def grouped_product(
 
 def _operator(q: Queries, k: Keys, v: Values, mask: Evaluated) -> Callable[..., Tensor] | None:
     """The operator of ours that trains this attention faster, if there is one."""
-    if not _is_simple(q, k, v, mask) or torch.compiler.is_compiling() or transformed():
+    if not _is_simple(q, k, v, mask):
         return None
     if (
         q.dtype is torch.bfloat16
@@ -231,11 +231,11 @@ def _operator(q: Queries, k: Keys, v: Values, mask: Evaluated) -> Callable[..., 
 def _is_simple(q: Queries, k: Keys, v: Values, mask: Evaluated) -> bool:
     """Whether these are trained on a CPU, and have a mask, heads and widths that operators know."""
     return (
-        type(q) is Tensor  # no fake one, nor a part of one
-        and q.device.type == "cpu"
+        takes_operators(q, k, v)
         and q.dtype is k.dtype is v.dtype
         and q.shape[:2] == k.shape[:2]
-        and q.shape[3] == v.shape[3]
+        and q.shape[3] == k.shape[3]
+        and k.shape == v.shape
         and (isinstance(mask, Full) or (isinstance(mask, Causal) and q.shape[2] == k.shape[2]))
         and torch.is_grad_enabled()
         and any(x.requires_grad for x in (q, k, v))
