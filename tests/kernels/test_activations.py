@@ -101,3 +101,16 @@ def test_other_layouts_and_second_derivatives() -> None:
 def test_an_unknown_name_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="no activation is called mish"):
         activation("mish", F.mish, torch.ones(3))
+
+
+def test_tensors_that_do_not_fit_are_refused() -> None:
+    x = torch.zeros(4, 6)
+    for up in (x[:1], x[:, :3], x.bfloat16(), x.t().contiguous().t(), x.flatten()):
+        with pytest.raises(RuntimeError, match="do not fit together"):
+            torch.ops.addnorm.activation(x, up, "silu")
+        for dy, by in ((up, None), (x, up)):
+            with pytest.raises(RuntimeError, match="do not fit together"):
+                torch.ops.addnorm.activation_backward(dy, x, by, "silu")
+    for other in (x.double(), x.t()):
+        with pytest.raises(RuntimeError, match="do not fit together"):
+            torch.ops.addnorm.activation(other, None, "silu")

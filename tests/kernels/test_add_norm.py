@@ -124,3 +124,7 @@ def test_tensors_that_do_not_fit_are_refused() -> None:
     for f, x in ((good.half(), good), (good, good.double()), (good[:1], good), (good[:, :2], good)):
         with pytest.raises(RuntimeError, match="do not fit together"):
             torch.ops.addnorm.add_norm(f, x, None, None, True, EPS, 0.0, 0)
+    for weight in (torch.zeros(3), torch.zeros(8)[::2], torch.zeros(4).double(), good):
+        for gain, bias in ((weight, None), (None, weight)):
+            with pytest.raises(RuntimeError, match="do not fit together"):
+                torch.ops.addnorm.add_norm(good, good, gain, bias, True, EPS, 0.0, 0)

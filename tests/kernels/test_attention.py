@@ -103,3 +103,31 @@ def test_products_are_those_of_the_operator_where_onednn_has_none(limit: str) ->
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_tensors_that_do_not_fit_are_refused() -> None:
+    def heads(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+        return torch.zeros(shape, dtype=dtype)
+
+    q = k = v = heads(2, 6, 3, 4)
+    sums = torch.zeros(2, 3, 6)
+    wrong: list[list[Tensor]] = [
+        [q, k, heads(2, 8, 3, 4)],
+        [q, heads(2, 4, 3, 4), heads(2, 4, 3, 4)],
+        [q[:1], k, v],
+        [q, k[:, :, :1], v[:, :, :1]],
+        [q, k, heads(2, 6, 3, 6)],
+        [heads(2, 6, 3, 3)] * 3,
+        [heads(2, 5, 3, 4)] * 3,
+        [q, k, v.float()],
+        [heads(2, 6, 3, 8)[..., ::2]] * 3,
+        [heads(2, 6, 3, 5)[..., :4]] * 3,
+    ]
+    for inputs in wrong:
+        with pytest.raises(RuntimeError, match="do not fit together"):
+            torch.ops.addnorm.attention_forward(*inputs, True, 1.0)
+        with pytest.raises(RuntimeError, match="do not fit together"):
+            torch.ops.addnorm.attention_backward(q, *inputs, q, sums, True, 1.0)
+    for dy, y, of_rows in ((q[:1], q, sums), (q, q[:, :2], sums), (q, q, sums[:1])):
+        with pytest.raises(RuntimeError, match="do not fit together"):
+            torch.ops.addnorm.attention_backward(dy, q, k, v, y, of_rows, True, 1.0)

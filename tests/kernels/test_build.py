@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,20 @@ def test_an_operator_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CXX", "none")
     load_operator("same")
     assert [*cache.iterdir()] == [library]
+
+
+def test_threads_at_once_compile_it_once(
+    compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(*_: object) -> bytes:
+        time.sleep(0.1)
+        compiled.append("compiled")
+        return b"library"
+
+    monkeypatch.setattr(build, "_library", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(load_operator, ["same"] * 4)] == [None] * 4
+    assert compiled == ["compiled", "loaded"]
 
 
 def test_each_source_header_and_level_is_compiled(
@@ -233,8 +249,7 @@ def test_the_widest_level_is_last() -> None:
 
 
 TESTS = [
-    str(Path(__file__).with_name("test_row_products.py")),
-    str(Path(__file__).with_name("test_linear.py")),
+    *(str(each) for each in sorted(Path(__file__).parent.glob("test_[!b]*.py"))),
     str(Path(__file__).parents[1] / "nn" / "attention" / "test_paged_attention.py"),
 ]
 """The tests of operators that a process may run with another build: one is loaded once."""

@@ -102,6 +102,9 @@ def test_tensors_that_do_not_fit_are_refused(wrong: str) -> None:
     v = {"keys": v[:, :, :4]}.get(wrong, v)
     with pytest.raises(RuntimeError, match="do not fit together"):
         causal_attention(q, k, v, scale=1.0)
+    rows = torch.zeros(1, 5, 2, 4)
+    with pytest.raises(RuntimeError, match="do not fit together"):
+        torch.ops.addnorm.causal_attention_backward(rows[:, :4], rows, rows, rows, 1.0)
 
 
 @pytest.mark.slow

@@ -136,6 +136,28 @@ def test_a_gradient_alone_is_that_of_all(kind: Kind) -> None:
         assert all(map(torch.equal, found, expected))
 
 
+def test_an_input_that_no_gradient_needs_may_change() -> None:
+    """As with `F.linear`, where biases alone are trained."""
+    inputs = inputs_of(45, 70, (34,), KINDS[0])
+    bias = inputs.biases[0].requires_grad_()
+    y = linear(inputs.x, inputs.weights, [bias], narrow=False)
+    inputs.x.mul_(2)
+    inputs.weights[0].mul_(2)
+    y.backward(inputs.dy)
+    assert bias.grad is not None
+    torch.testing.assert_close(bias.grad, inputs.dy.sum(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_saved_tensors_come_back_in_any_layout(kind: Kind) -> None:
+    inputs = inputs_of(33, 40, (17, 20), kind)
+    expected = gradients(inputs, narrow=kind.narrow)
+    turned = torch.autograd.graph.saved_tensors_hooks(lambda t: t.t().contiguous(), Tensor.t)
+    with turned:
+        found = gradients(inputs, narrow=kind.narrow)
+    assert all(map(torch.equal, found, expected))
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_the_layout_of_the_gradient_does_not_matter(kind: Kind) -> None:
     inputs = inputs_of(33, 40, (17, 20), kind)

@@ -75,3 +75,15 @@ def test_feed_forward_layers_use_it(config, calls: list[str]) -> None:
     with use_choices(CHOSEN):
         torch.testing.assert_close(layer(x), y, rtol=1e-4, atol=1e-5)
     assert len(calls) == 1
+
+
+@pytest.mark.usefixtures("types_unchecked")
+def test_tensors_that_the_operator_does_not_know_are_left_to_torch(calls: list[str]) -> None:
+    """Also the second one: of another shape, its memory would be read past its end."""
+    x, row = torch.randn(4, MANY), torch.randn(1, MANY)
+    negative = torch._neg_view(x)
+    with use_choices(CHOSEN):
+        torch.testing.assert_close(gated(F.silu, x, row), F.silu(x) * row)
+        torch.testing.assert_close(gated(F.silu, x, negative), -F.silu(x) * x)
+        torch.testing.assert_close(gated(F.silu, negative, x), F.silu(-x) * x)
+    assert not calls

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook
 
 from addnorm.compiler import has_compiler
 from addnorm.kernels.build import load_operator
@@ -101,3 +103,32 @@ def test_the_operator_is_left_out_of_transforms(calls: list[Tensor]) -> None:
     torch.func.grad(lambda f: layer(x, lambda _: f).sum())(torch.randn(SHAPE))
     assert not calls
     assert isinstance(layer.dropout, Dropout)
+
+
+def test_weights_of_any_layout_are_read_in_order(calls: list[Tensor]) -> None:
+    norm = LayerNorm(WIDTH)
+    norm.weight = nn.Parameter(torch.randn(2 * WIDTH)[::2])
+    norm.bias = nn.Parameter(torch.randn(WIDTH, 3)[:, 1])
+    f, x = torch.randn(2, *SHAPE)
+    y = ended(norm, f, x)
+    assert len(calls) == 1
+    expected = F.layer_norm(f + x, (WIDTH,), norm.weight, norm.bias)
+    torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
+    dy = torch.randn(y.shape)
+    found, wide = (torch.autograd.grad(z, [*norm.parameters()], dy) for z in (y, expected))
+    for got, want in zip(found, wide, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+
+
+def test_norms_with_a_forward_or_hooks_of_all_modules_are_called(calls: list[Tensor]) -> None:
+    f, x = torch.randn(2, *SHAPE)
+    norm = LayerNorm(WIDTH)
+    norm.forward = lambda *_: torch.zeros(SHAPE)
+    assert not ended(norm, f, x).any()
+    seen: list[nn.Module] = []
+    hook = register_module_forward_hook(lambda module, *_: seen.append(module))
+    norm = LayerNorm(WIDTH)
+    ended(norm, f, x)
+    hook.remove()
+    assert norm in seen
+    assert not calls

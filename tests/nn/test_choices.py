@@ -3,14 +3,17 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules import module as modules
+from torch.utils.flop_counter import FlopCounterMode
 
 from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn import choices as module
@@ -20,6 +23,9 @@ from addnorm.nn.choices import (
     KernelChoices,
     choices,
     install_provider,
+    is_intercepted,
+    takes_operators,
+    transformed,
     use_choices,
 )
 from addnorm.nn.heads import TokenHead
@@ -271,6 +277,75 @@ with use_choices(every):
     cross_entropy_and_gradient(q[0, 0].detach(), torch.zeros(128).long(), 0.0, ignored=-1)
 assert not seen, seen[:5]
 """
+
+
+class Wrapped(Tensor):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_operators_compute_with_plain_tensors_of_a_cpu_alone() -> None:
+    x = torch.randn(4, 4)
+    fake = FakeTensorMode().from_tensor(x)
+    with torch.inference_mode():
+        inference = torch.randn(4, 4)
+    for plain in (x, x.bfloat16(), x.t(), x[::2], x.expand(3, 4, 4), nn.Parameter(x), inference):
+        assert takes_operators(x, plain)
+    others = [fake, x.to("meta"), x.to_sparse(), x.to_mkldnn(), torch._neg_view(x)]
+    for other in (*others, torch.nested.nested_tensor([x, x]), x.as_subclass(Wrapped)):
+        assert not takes_operators(x, other)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_operators_are_left_out_of_what_sees_each_operation() -> None:
+    seen: list[bool] = []
+
+    def look(x: Tensor) -> Tensor:
+        seen.append(takes_operators(torch.ones(())) or not transformed())
+        return x * 2
+
+    x = torch.ones(2)
+    torch.func.vmap(look)(x)
+    torch.func.jvp(look, (x,), (x,))
+    torch.jit.trace(look, (x,), check_trace=False)
+    with FlopCounterMode(display=False):
+        look(x)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        look(x)
+    assert seen == [False] * len(seen)
+    assert len(seen) >= 5
+    look(x)
+    assert seen[-1]
+
+
+def test_hooks_of_any_kind_intercept_a_module() -> None:
+    def hook(*_: object) -> None:
+        pass
+
+    def replace(module: nn.Module) -> None:
+        module.forward = lambda x: x
+
+    of_module: list[Callable[[nn.Module], object]] = [
+        lambda m: m.register_forward_hook(hook),
+        lambda m: m.register_forward_pre_hook(hook),
+        lambda m: m.register_full_backward_hook(hook),
+        lambda m: m.register_full_backward_pre_hook(hook),
+        replace,
+    ]
+    for register in of_module:
+        module, other = nn.Linear(2, 2), nn.Linear(2, 2)
+        register(module)
+        assert is_intercepted(module)
+        assert not is_intercepted(other)
+    for register_global in (
+        modules.register_module_forward_hook,
+        modules.register_module_forward_pre_hook,
+        modules.register_module_full_backward_hook,
+    ):
+        handle = register_global(hook)
+        assert is_intercepted(other)
+        handle.remove()
+        assert not is_intercepted(other)
 
 
 @pytest.mark.long

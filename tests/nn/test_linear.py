@@ -8,8 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook
+from torch.utils.flop_counter import FlopCounterMode
 
 from addnorm.compiler import has_compiler
 from addnorm.kernels.build import load_operator
@@ -446,3 +448,24 @@ def test_sizes_that_do_not_fit_are_left_to_torch_which_names_them() -> None:
     with use_choices(BY_OPERATOR):
         assert module._is_for_operator(torch.randn(N, 6), [torch.randn(4, 6)], [])
         assert not module._is_for_operator(torch.randn(N, 6), [torch.randn(4, 7)], [])
+
+
+@pytest.mark.usefixtures("types_unchecked")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_whoever_counts_traces_or_watches_sees_each_layer(operator: list[tuple[int, ...]]) -> None:
+    x, layers = torch.randn(N, 6), layers_of(3, 4)
+    seen: list[nn.Module] = []
+    replaced = layers_of(3, 4)
+    replaced[1].forward = lambda input: input.new_zeros(N, 4)
+    with use_choices(BY_OPERATOR):
+        hook = register_module_forward_hook(lambda module, *_: seen.append(module))
+        linears(x, layers)
+        hook.remove()
+        assert seen == layers
+        assert not linears(x, replaced)[1].any()
+        with FlopCounterMode(display=False) as counter:
+            linears(x, layers)
+        assert counter.get_total_flops() == 2 * x.numel() * 7
+        traced = torch.jit.trace(layers[0], (x,))
+        assert "Python" not in str(traced.graph)  # which no file can store
+        assert torch.fx.symbolic_trace(layers[0])(x).shape == (N, 3)

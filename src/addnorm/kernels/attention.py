@@ -78,10 +78,10 @@ class _Attention(torch.autograd.Function):
             define = partial(definition, causal=ctx.causal, scale=ctx.scale)
             return *gradients(define, (q, k, v), grads[0]), None, None, None
         rows = (_in_pairs(x).transpose(1, 2) for x in (grads[0], q, k, v, y))
-        found = torch.ops.addnorm.attention_backward(
+        dq_dk_dv = torch.ops.addnorm.attention_backward(
             *rows, log_sums.contiguous(), ctx.causal, ctx.scale
         )
-        return *(x.transpose(1, 2) for x in found), None, None, None
+        return *(x.transpose(1, 2) for x in dq_dk_dv), None, None, None
 
 
 def _in_pairs(x: Tensor) -> Tensor:

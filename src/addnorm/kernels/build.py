@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import subprocess
+import threading
 import warnings
 from contextlib import suppress
 from functools import cache
@@ -35,6 +36,7 @@ VARIABLE = "ADDNORM_OPERATORS"
 HERE = Path(__file__).parent
 
 _loaded: set[str] = set()
+_loading = threading.Lock()
 
 
 class Level(NamedTuple):
@@ -105,9 +107,12 @@ def load_operator(name: str) -> None:
     `CompilerError` if there is no C++ compiler, none that works, or no folder to write to, or if
     `ADDNORM_OPERATORS` is off; `InputError` for another mistake in it.
     """
-    if name not in _loaded:
-        _load(name)
-        _loaded.add(name)
+    if name in _loaded:
+        return
+    with _loading:  # or threads would compile it twice
+        if name not in _loaded:
+            _load(name)
+            _loaded.add(name)
 
 
 def is_loaded(name: str) -> bool:

@@ -49,8 +49,8 @@ class _CausalAttention(torch.autograd.Function):
         if torch.is_grad_enabled():  # it will be differentiated once more
             define = partial(definition, causal=True, scale=ctx.scale)
             return *gradients(define, saved, dy), None
-        found = torch.ops.addnorm.causal_attention_backward(*map(_rows, (dy, *saved)), ctx.scale)
-        return *(x.transpose(1, 2) for x in found), None
+        dq_dk_dv = torch.ops.addnorm.causal_attention_backward(*map(_rows, (dy, *saved)), ctx.scale)
+        return *(x.transpose(1, 2) for x in dq_dk_dv), None
 
 
 def _rows(x: Tensor) -> Tensor:
