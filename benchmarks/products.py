@@ -2,7 +2,7 @@
 
     python benchmarks/products.py
 
-Runs the kernels of torch for `x Wᵀ`, `dy W` and `dyᵀ x`, and int8 and bfloat16 weights, in turn on
+Runs the kernels of torch and our operator for `x Wᵀ`, `dy W` and `dyᵀ x`, and int8 and bfloat16 weights, in turn on
 the shapes of small models; writes median GFLOP/s to `results/products.json`.
 """
 
@@ -14,6 +14,8 @@ import torch
 from timing import seconds_in_turn, write_results
 from torch import Tensor
 
+from addnorm.kernels.build import load_operator
+from addnorm.kernels.linear import OPERATOR
 from addnorm.quantize.int8 import int8_matmul, rounded
 
 SHAPES = [
@@ -28,6 +30,7 @@ SHAPES = [
 ]
 ROUNDS = 9
 onednn = torch.ops.mkldnn._linear_pointwise
+operators = torch.ops.addnorm
 
 
 def kernels(rows: int, d_in: int, d_out: int) -> dict[str, Callable[[], Tensor]]:
@@ -40,13 +43,21 @@ def kernels(rows: int, d_in: int, d_out: int) -> dict[str, Callable[[], Tensor]]
     def by_onednn(a: Tensor, b: Tensor) -> Tensor:
         return onednn(a, b, None, "none", [], "")
 
+    def gradients(dy: Tensor, x: Tensor, *, of_x: bool) -> Tensor:
+        dx, dw, _ = operators.linear_backward(dy, x, [w], of_x, not of_x)
+        return dx if of_x else dw
+
     return {
         "forward, F.linear": lambda: torch.nn.functional.linear(x, w),
         "forward, oneDNN": lambda: by_onednn(x, w),
+        "forward, operator": lambda: operators.linear(x, [w], None, False),
         "gradient of x, matmul": lambda: dy @ w,
         "gradient of x, oneDNN": lambda: by_onednn(dy, w.t()),
+        "gradient of x, operator": lambda: gradients(dy, x, of_x=True),
         "gradient of W, matmul": lambda: dy.t() @ x,
         "gradient of W, oneDNN": lambda: by_onednn(small, large),
+        "gradient of W, operator": lambda: gradients(dy, x, of_x=False),
+        "bfloat16, operator": lambda: operators.linear(half[0], [w], None, True),
         "bfloat16": lambda: torch.nn.functional.linear(*half),
         "int8 weights, rows in int8": lambda: int8_matmul(rounded(x)[0], values),
         "int8 weights, rows in bfloat16": lambda: torch.nn.functional.linear(
@@ -76,6 +87,7 @@ def repeat(kernel: Callable[[], Tensor], times: int) -> None:
 def main() -> None:
     """Measure all shapes and keep the figures."""
     torch.manual_seed(0)
+    load_operator(OPERATOR)
     torch.set_grad_enabled(False)
     results = {" × ".join(map(str, shape)): measured(*shape) for shape in SHAPES}
     about = {

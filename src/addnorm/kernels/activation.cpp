@@ -167,7 +167,9 @@ std::tuple<Tensor, Tensor> activation_backward(Tensor dy, Tensor x, std::optiona
                                                std::string name) {
   check_inputs(x, up);
   check_alike(x, dy);
-  Tensor dx = torch::stable::empty_like(x), dup = up ? torch::stable::empty_like(x) : dx;
+  const int64_t none[] = {0};
+  Tensor dx = torch::stable::empty_like(x),
+         dup = up ? torch::stable::empty_like(x) : torch::stable::new_empty(x, none);
   auto with = x.scalar_type() == ScalarType::BFloat16 ? backward<BFloat16> : backward<float>;
   with(name, dy, x, up, dx, dup);
   return {dx, dup};

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from addnorm.kernels.derivatives import gradients
+from addnorm.kernels.derivatives import gradients, needs_definition
 
 OPERATOR = "activation"
 
@@ -25,6 +25,20 @@ torch.library.define(
     "addnorm::activation_backward",
     "(Tensor dy, Tensor x, Tensor? up, str name) -> (Tensor, Tensor)",
 )
+
+
+def _outline(x: Tensor, up: Tensor | None, name: str) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _outlines_of_gradients(
+    dy: Tensor, x: Tensor, up: Tensor | None, name: str
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(0) if up is None else torch.empty_like(x)
+
+
+torch.library.impl("addnorm::activation", "Meta")(_outline)
+torch.library.impl("addnorm::activation_backward", "Meta")(_outlines_of_gradients)
 
 
 def activation(
@@ -54,7 +68,7 @@ class _Activation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, up = ctx.saved_tensors
-        if torch.is_grad_enabled():  # it will be differentiated once more
+        if needs_definition(grads[0]):
 
             def gated(x: Tensor, up: Tensor | None) -> Tensor:
                 y = ctx.definition(x)

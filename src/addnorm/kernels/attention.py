@@ -11,7 +11,7 @@ import torch
 from jaxtyping import BFloat16
 from torch import Tensor
 
-from addnorm.kernels.derivatives import gradients
+from addnorm.kernels.derivatives import gradients, needs_definition
 
 OPERATOR = "attention_backward"
 FORWARD = "attention_forward"
@@ -25,6 +25,21 @@ torch.library.define(
     "(Tensor dy, Tensor q, Tensor k, Tensor v, Tensor y, Tensor log_sums, bool causal, float scale)"
     " -> (Tensor, Tensor, Tensor)",
 )
+
+
+def _outlines(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    batch, q_seq, heads, _ = q.shape
+    return q.new_empty(q.shape), q.new_empty(batch, heads, q_seq, dtype=torch.float32)
+
+
+def _outlines_of_gradients(
+    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+torch.library.impl("addnorm::attention_forward", "Meta")(_outlines)
+torch.library.impl("addnorm::attention_backward", "Meta")(_outlines_of_gradients)
 
 
 def attention(
@@ -74,7 +89,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, y, log_sums = ctx.saved_tensors
-        if torch.is_grad_enabled():  # it will be differentiated once more
+        if needs_definition(grads[0]):
             define = partial(definition, causal=ctx.causal, scale=ctx.scale)
             return *gradients(define, (q, k, v), grads[0]), None, None, None
         rows = (_in_pairs(x).transpose(1, 2) for x in (grads[0], q, k, v, y))

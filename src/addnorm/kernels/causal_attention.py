@@ -11,7 +11,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from addnorm.kernels.attention import definition
-from addnorm.kernels.derivatives import gradients
+from addnorm.kernels.derivatives import gradients, needs_definition
 
 OPERATOR = "causal_attention"
 
@@ -23,6 +23,20 @@ torch.library.define(
     "addnorm::causal_attention_backward",
     "(Tensor dy, Tensor q, Tensor k, Tensor v, float scale) -> (Tensor, Tensor, Tensor)",
 )
+
+
+def _outline(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    return q.new_empty(q.shape)
+
+
+def _outlines_of_gradients(
+    dy: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+torch.library.impl("addnorm::causal_attention", "Meta")(_outline)
+torch.library.impl("addnorm::causal_attention_backward", "Meta")(_outlines_of_gradients)
 
 
 def causal_attention(
@@ -46,7 +60,7 @@ class _CausalAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         dy, saved = grads[0], ctx.saved_tensors
-        if torch.is_grad_enabled():  # it will be differentiated once more
+        if needs_definition(dy):
             define = partial(definition, causal=True, scale=ctx.scale)
             return *gradients(define, saved, dy), None
         dq_dk_dv = torch.ops.addnorm.causal_attention_backward(*map(_rows, (dy, *saved)), ctx.scale)

@@ -18,5 +18,15 @@ def gradients(
         apart = [x.view_as(x) if x is not None and x.requires_grad else x for x in inputs]
         y = definition(*apart)
     wanted = [x for x in apart if x is not None and x.requires_grad]
-    grads = iter(torch.autograd.grad(y, wanted, dy, create_graph=torch.is_grad_enabled()))
-    return [next(grads) if x is not None and x.requires_grad else None for x in apart]
+    found = iter(torch.autograd.grad(y, wanted, dy, create_graph=torch.is_grad_enabled()))
+    return [next(found) if x is not None and x.requires_grad else None for x in apart]
+
+
+def needs_definition(dy: Tensor) -> bool:
+    """Whether a gradient must be computed by torch: it will be differentiated, or is batched.
+
+    A compiled graph differentiates nothing twice.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(dy)  # pyright: ignore

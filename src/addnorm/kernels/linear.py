@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
+from addnorm.kernels.derivatives import needs_definition
+
 OPERATOR = "linear"
 
 torch.library.define(
@@ -22,6 +24,24 @@ torch.library.define(
     "(Tensor dy, Tensor x, Tensor[] weights, bool of_x, bool of_weights)"
     " -> (Tensor, Tensor, Tensor)",
 )
+
+
+def _outline(x: Tensor, weights: Sequence[Tensor], biases: object, narrow: bool) -> Tensor:
+    dtype = torch.bfloat16 if narrow else torch.float32
+    return x.new_empty(len(x), sum(len(weight) for weight in weights), dtype=dtype)
+
+
+def _outlines_of_gradients(
+    dy: Tensor, x: Tensor, weights: Sequence[Tensor], of_x: bool, of_weights: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows, d_out = (len(x) if of_x else 0), (dy.shape[1] if of_weights else 0)
+    dx = x.new_empty(rows, x.shape[1])
+    dw = x.new_empty(d_out, x.shape[1], dtype=torch.float32)
+    return dx, dw, dw.new_empty(d_out)
+
+
+torch.library.impl("addnorm::linear", "Meta")(_outline)
+torch.library.impl("addnorm::linear_backward", "Meta")(_outlines_of_gradients)
 
 
 def linear(
@@ -63,8 +83,7 @@ class _Linear(torch.autograd.Function):
             x = dy.new_empty(len(dy), ctx.d_in, dtype=ctx.dtype)
         x, *weights = (t.contiguous() for t in (x, *weights))
         weights = weights or [dy.new_empty(dy.shape[1], ctx.d_in, dtype=torch.float32)]
-        batched = torch._C._functorch.is_legacy_batchedtensor(dy)  # pyright: ignore
-        if torch.is_grad_enabled() or batched:  # it will be differentiated once more, or is vmapped
+        if needs_definition(dy):
             dx, dw, db = _definition(dy, x, torch.cat(weights))
         else:
             dx, dw, db = _gradients(dy, x, weights, of_x, any(of_weights))

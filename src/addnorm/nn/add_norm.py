@@ -42,6 +42,7 @@ def _by_operator(f: Tensor, x: Tensor, norm: nn.Module, dropout: nn.Module) -> b
         and f.dtype in DTYPES
         and x.numel() >= MANY
         and torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()  # which fuses these itself
         and choices().add_norm == "operator"
         and is_loaded(OPERATOR)
         and not any(map(is_intercepted, (norm, dropout)))

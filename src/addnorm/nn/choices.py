@@ -150,12 +150,12 @@ def use_choices(chosen: KernelChoices | None) -> Generator[None]:
 
 
 def takes_operators(*tensors: Tensor) -> bool:
-    """Whether an operator of ours may compute with these, which nothing traces or transforms.
+    """Whether an operator of ours may compute with these, which nothing exports or transforms.
 
     They are plain tensors in the memory of a CPU: no fake one, nor a part of one, nor a sparse one.
     """
     return (
-        not torch.compiler.is_compiling()
+        not torch.compiler.is_exporting()
         and all(
             type(x) in (Tensor, nn.Parameter)
             and x.is_cpu
@@ -176,7 +176,13 @@ def transformed() -> bool:
     return (
         torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
         or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
-        or torch._C._len_torch_dispatch_stack() > 0  # pyright: ignore[reportPrivateUsage]
+        or (not torch.compiler.is_compiling() and _is_seen())
+    )
+
+
+def _is_seen() -> bool:
+    return (
+        torch._C._len_torch_dispatch_stack() > 0  # pyright: ignore[reportPrivateUsage]
         or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
     )
 

@@ -56,6 +56,7 @@ def _by_operator(logits: Tensor, targets: Tensor) -> bool:
     return (
         takes_operators(logits, targets)
         and targets.dtype is torch.int64
+        and not torch.compiler.is_compiling()
         and logits.dtype in DTYPES
         and logits.shape[-1] > 0
         and choices().cross_entropy == "operator"

@@ -39,7 +39,7 @@ multiplies_bfloat16 = _pointwise is not None and torch.ops.mkldnn._is_mkldnn_bf1
 
 
 def multiplies_natively(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether a device has products of this type; emulated ones take up to a hundred times as long.
+    """Whether a device has products of this type; emulated ones take many times as long.
 
     Any device but a CPU is taken to have them, and each has those of float32 and float64.
     """
@@ -107,9 +107,10 @@ def linears(
 def _is_small(x: Tensor) -> bool:
     """Whether calls count more than memory: parts of one result are all in memory until the last.
 
-    In bfloat16 one product wins in any size.
+    In bfloat16 one product wins in any size. A compiler gets one graph for all sizes.
     """
-    return x.numel() <= MANY_NUMBERS or torch.is_autocast_enabled("cpu")
+    always = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    return always or x.numel() <= MANY_NUMBERS
 
 
 def _multiplies_together(x: Tensor) -> bool:
@@ -175,7 +176,7 @@ def _is_for_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 def _is_for_operator(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> bool:
     """Whether the operator multiplies by float32 weights, as they are or under autocast."""
-    if torch.compiler.is_compiling() or type(x) is not Tensor or x.is_nested:
+    if type(x) is not Tensor or x.is_nested:
         return False
     if x.numel() < SEVERAL_ROWS * x.shape[-1] or not takes_operators(x, *weights, *biases):
         return False

@@ -63,7 +63,7 @@ def _precision(recipe: Recipe) -> Iterator[str]:
     if recipe.train.precision == "bfloat16" and not multiplies_natively(torch.bfloat16, device):
         yield (
             "train.precision = 'bfloat16': this processor has no instructions for it, and "
-            "emulation takes up to a hundred times as long: 'auto' takes float32 here"
+            "emulation takes several times as long: 'auto' takes float32 here"
         )
 
 
