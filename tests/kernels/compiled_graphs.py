@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func
+from functorch.compile import make_boxed_func  # pyright: ignore[reportPrivateImportUsage]
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch.nn import functional as F

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from addnorm.kernels.derivatives import gradients, needs_definition
+from addnorm.kernels.derivatives import gradients, is_differentiated
 
 OPERATOR = "activation"
 
@@ -68,7 +68,7 @@ class _Activation(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, up = ctx.saved_tensors
-        if needs_definition(grads[0]):
+        if is_differentiated():
 
             def gated(x: Tensor, up: Tensor | None) -> Tensor:
                 y = ctx.definition(x)

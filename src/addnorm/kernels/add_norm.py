@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from addnorm.kernels.derivatives import gradients, needs_definition
+from addnorm.kernels.derivatives import gradients, is_differentiated
 
 OPERATOR = "add_norm"
 
@@ -75,7 +75,7 @@ class _AddNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         s, statistics, gain, bias = ctx.saved_tensors
         dy, ds = grads
-        if dy is None or ds is not None or needs_definition(dy):
+        if dy is None or ds is not None or is_differentiated():
             return *_by_definition(ctx.options, ctx.dtype, (s, gain, bias), dy, ds), None
         centred, _, p, seed = ctx.options
         rows = s.view(-1, s.shape[-1])

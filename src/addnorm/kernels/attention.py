@@ -11,7 +11,7 @@ import torch
 from jaxtyping import BFloat16
 from torch import Tensor
 
-from addnorm.kernels.derivatives import gradients, needs_definition
+from addnorm.kernels.derivatives import gradients, is_differentiated
 
 OPERATOR = "attention_backward"
 FORWARD = "attention_forward"
@@ -89,7 +89,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, y, log_sums = ctx.saved_tensors
-        if needs_definition(grads[0]):
+        if is_differentiated():
             define = partial(definition, causal=ctx.causal, scale=ctx.scale)
             return *gradients(define, (q, k, v), grads[0]), None, None, None
         rows = (_in_pairs(x).transpose(1, 2) for x in (grads[0], q, k, v, y))

@@ -11,7 +11,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from addnorm.kernels.attention import definition
-from addnorm.kernels.derivatives import gradients, needs_definition
+from addnorm.kernels.derivatives import gradients, is_differentiated
 
 OPERATOR = "causal_attention"
 
@@ -60,7 +60,7 @@ class _CausalAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         dy, saved = grads[0], ctx.saved_tensors
-        if needs_definition(dy):
+        if is_differentiated():
             define = partial(definition, causal=True, scale=ctx.scale)
             return *gradients(define, saved, dy), None
         dq_dk_dv = torch.ops.addnorm.causal_attention_backward(*map(_rows, (dy, *saved)), ctx.scale)

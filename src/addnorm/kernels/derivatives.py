@@ -22,11 +22,9 @@ def gradients(
     return [next(found) if x is not None and x.requires_grad else None for x in apart]
 
 
-def needs_definition(dy: Tensor) -> bool:
-    """Whether a gradient must be computed by torch: it will be differentiated, or is batched.
+def is_differentiated() -> bool:
+    """Whether a gradient that is computed now will be differentiated once more.
 
     A compiled graph differentiates nothing twice.
     """
-    if torch.compiler.is_compiling():
-        return False
-    return torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(dy)  # pyright: ignore
+    return torch.is_grad_enabled() and not torch.compiler.is_compiling()

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from addnorm.kernels.derivatives import needs_definition
+from addnorm.kernels.derivatives import is_differentiated
 
 OPERATOR = "linear"
 
@@ -83,14 +83,14 @@ class _Linear(torch.autograd.Function):
             x = dy.new_empty(len(dy), ctx.d_in, dtype=ctx.dtype)
         x, *weights = (t.contiguous() for t in (x, *weights))
         weights = weights or [dy.new_empty(dy.shape[1], ctx.d_in, dtype=torch.float32)]
-        if needs_definition(dy):
+        if is_differentiated() or _is_batched(dy):
             dx, dw, db = _definition(dy, x, torch.cat(weights))
         else:
             dx, dw, db = _gradients(dy, x, weights, of_x, any(of_weights))
             if any(of_biases) and not any(of_weights):  # by a product as narrow as possible
                 narrow = [t.new_empty(len(t), 1) for t in (x, *weights)]
                 *_, db = _gradients(dy, narrow[0], narrow[1:], False, True)
-        wanted = list[Tensor | None]()
+        wanted: list[Tensor | None] = []
         for part, needs in ((dw, of_weights), (db, of_biases)):
             parts = part.split(ctx.sizes) if any(needs) else (None,) * len(needs)
             wanted += (t if need else None for t, need in zip(parts, needs, strict=True))
@@ -101,3 +101,9 @@ def _definition(dy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, 
     """The gradients by torch, with gradients of their own."""
     dx, dw = dy @ weight.to(dy.dtype), dy.t() @ x.to(dy.dtype)
     return dx.to(x.dtype), dw.to(weight.dtype), dy.sum(0, dtype=weight.dtype)
+
+
+def _is_batched(dy: Tensor) -> bool:
+    """Whether these are several gradients at once; torch has no rule for an operator of lists."""
+    compiling = torch.compiler.is_compiling()
+    return not compiling and torch._C._functorch.is_legacy_batchedtensor(dy)  # pyright: ignore

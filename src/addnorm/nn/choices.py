@@ -154,17 +154,15 @@ def takes_operators(*tensors: Tensor) -> bool:
 
     They are plain tensors in the memory of a CPU: no fake one, nor a part of one, nor a sparse one.
     """
-    return (
-        not torch.compiler.is_exporting()
-        and all(
-            type(x) in (Tensor, nn.Parameter)
-            and x.is_cpu
-            and x.layout is torch.strided
-            and not (x.is_nested or x.is_neg())
-            for x in tensors
-        )
-        and not transformed()
+    if torch.compiler.is_exporting() or transformed():
+        return False
+    plain = all(
+        type(x) in (Tensor, nn.Parameter) and x.is_cpu and x.layout is torch.strided
+        for x in tensors
     )
+    if torch.compiler.is_compiling():  # which knows no others, and does not trace what follows
+        return plain
+    return plain and not any(x.is_nested or x.is_neg() for x in tensors)
 
 
 def transformed() -> bool:
@@ -173,18 +171,12 @@ def transformed() -> bool:
     That is `torch.func`, forward mode, `torch.jit.trace`, or a mode that sees every operation, such
     as a counter of their cost.
     """
-    return (
-        torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
-        or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]
-        or (not torch.compiler.is_compiling() and _is_seen())
-    )
-
-
-def _is_seen() -> bool:
-    return (
-        torch._C._len_torch_dispatch_stack() > 0  # pyright: ignore[reportPrivateUsage]
-        or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-    )
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:  # pyright: ignore[reportPrivateUsage]
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    seen = torch._C._len_torch_dispatch_stack() > 0  # pyright: ignore[reportPrivateUsage]
+    return seen or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
 
 
 def is_intercepted(module: nn.Module) -> bool:
