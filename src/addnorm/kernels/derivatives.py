@@ -18,8 +18,8 @@ def gradients(
         apart = [x.view_as(x) if x is not None and x.requires_grad else x for x in inputs]
         y = definition(*apart)
     wanted = [x for x in apart if x is not None and x.requires_grad]
-    found = iter(torch.autograd.grad(y, wanted, dy, create_graph=torch.is_grad_enabled()))
-    return [next(found) if x is not None and x.requires_grad else None for x in apart]
+    grads = iter(torch.autograd.grad(y, wanted, dy, create_graph=torch.is_grad_enabled()))
+    return [next(grads) if x is not None and x.requires_grad else None for x in apart]
 
 
 def is_differentiated() -> bool:
