@@ -2,8 +2,8 @@
 
     python benchmarks/products.py
 
-Runs the kernels of torch and our operator for `x Wᵀ`, `dy W` and `dyᵀ x`, and int8 and bfloat16 weights, in turn on
-the shapes of small models; writes median GFLOP/s to `results/products.json`.
+Runs the kernels of torch and our operator for `x Wᵀ`, `dy W` and `dyᵀ x`, and int8 and bfloat16
+weights, in turn on the shapes of small models; writes median GFLOP/s to `results/products.json`.
 """
 
 from collections.abc import Callable
