@@ -405,3 +405,6 @@ def test_custom_and_misaligned_experts_are_not_grouped() -> None:
     hooked = [KINDS["mlp"].build(16) for _ in range(2)]
     hooked[1].up_proj.register_forward_hook(lambda *_: None)
     assert not can_group(hooked, x)
+    replaced = [KINDS["mlp"].build(16) for _ in range(2)]
+    replaced[1].up_proj.forward = lambda input: input
+    assert not can_group(replaced, x)

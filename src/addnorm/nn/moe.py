@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.config import config
+from addnorm.nn.choices import is_intercepted
 from addnorm.nn.feedforward import (
     ClampedFeedForward,
     ClampedFeedForwardConfig,
@@ -242,9 +243,8 @@ def _description(expert: nn.Module) -> tuple[object, ...]:
 
 
 def _is_plain(layer: nn.Module, x: Tensor) -> bool:
-    """Whether a part has no hooks and, if it is linear, aligned weights in the type of `x`."""
-    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks  # pyright: ignore[reportPrivateUsage]
-    if any(hooks):
+    """Whether a part is not intercepted and, if linear, has aligned weights in the type of `x`."""
+    if is_intercepted(layer):
         return False
     if not isinstance(layer, nn.Linear):
         return True
