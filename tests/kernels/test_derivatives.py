@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from addnorm.compiler import has_compiler
 from addnorm.kernels import activations, add_norm, attention, causal_attention
 from addnorm.kernels.build import load_operator
+from addnorm.nn.attention.kernels import blocked_attention
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
 
@@ -139,3 +140,11 @@ def test_the_gradient_of_a_gradient_goes_through_the_operator_alone() -> None:
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         wide = slope(partial(F.scaled_dot_product_attention, is_causal=True, scale=0.5))
     assert_close([found], [wide], torch.float32)
+
+
+def test_a_gradient_without_derivatives_refuses_them() -> None:
+    """Also where the gradient that arrives needs none, as that of a sum."""
+    q = torch.randn(1, 2, 4, 8).requires_grad_()
+    y = blocked_attention(q, q, q, None).sum()
+    with pytest.raises(RuntimeError, match="BlockedAttention has no second derivative"):
+        torch.autograd.grad(y, q, create_graph=True)

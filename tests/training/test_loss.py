@@ -154,9 +154,8 @@ def test_a_second_derivative_is_rejected() -> None:
     logits, targets = some(6, 5, torch.float64)
     logits.requires_grad_()
     loss = cross_entropy_sum(logits, targets)
-    (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"does not require grad|once_differentiable"):
-        gradient.square().sum().backward()
+    with pytest.raises(RuntimeError, match="CrossEntropySum has no second derivative"):
+        torch.autograd.grad(loss, logits, create_graph=True)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.data.batches.batch import Batch
 from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError
+from addnorm.kernels.derivatives import once_differentiable
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
 from addnorm.nn.cross_entropy import cross_entropy_and_gradient

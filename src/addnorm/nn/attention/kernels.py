@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from addnorm.kernels import attention as operator
 from addnorm.kernels import causal_attention
 from addnorm.kernels.build import is_loaded
+from addnorm.kernels.derivatives import once_differentiable
 from addnorm.nn.choices import DEFAULTS, choices, takes_operators
 from addnorm.nn.dropout import keep_mask
 from addnorm.nn.functional import wide_dtype

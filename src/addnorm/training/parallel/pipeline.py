@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -22,6 +21,7 @@ from torch.distributed.pipelining import (
 )
 
 from addnorm.data.batches.batch import Batch
+from addnorm.kernels.derivatives import once_differentiable
 from addnorm.training.objective import LossFunction
 from addnorm.training.parallel.draws import Draws
 from addnorm.training.parallel.pieces import ConnectedGroup, Group

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from addnorm.kernels.derivatives import once_differentiable
 from addnorm.nn.context import Context
 from addnorm.training.parallel.pieces import Group
 
