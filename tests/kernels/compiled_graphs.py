@@ -120,9 +120,26 @@ def check_exported() -> None:
             q = x.unflatten(-1, (3, 8)).transpose(1, 2)
             return dot_product_attention(q, q, q, Causal())
 
+    rows = {"x": {0: torch.export.Dim.DYNAMIC}}
     for strict in (False, True):
-        program = torch.export.export(Model(), (torch.randn(8, 24, 128),), strict=strict)
+        inputs = (torch.randn(8, 24, 128),)
+        program = torch.export.export(Model(), inputs, dynamic_shapes=rows, strict=strict)
         assert "addnorm" not in str(program.graph)
+        assert program.module()(torch.randn(2, 24, 128)).shape[0] == 2
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = Linear(24, 24)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x)
+
+    any_rows = {"x": {0: torch.export.Dim("rows", min=2, max=1000)}}
+    program = torch.export.export(
+        Layer(), (torch.randn(8, 24),), dynamic_shapes=any_rows, strict=True
+    )
+    assert program.module()(torch.randn(500, 24)).shape[0] == 500
 
 
 CASES = {layers: "linear", attend: "attention", activate: "activation"}

@@ -176,8 +176,8 @@ def _is_for_onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 def _is_for_operator(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> bool:
     """Whether the operator multiplies by float32 weights, as they are or under autocast."""
-    if type(x) is not Tensor or x.is_nested:
-        return False
+    if torch.compiler.is_exporting() or type(x) is not Tensor or not x.is_cpu or x.is_nested:
+        return False  # before sizes are compared, which a graph for any size must not be
     if x.numel() < SEVERAL_ROWS * x.shape[-1] or not takes_operators(x, *weights, *biases):
         return False
     narrow = torch.is_autocast_enabled("cpu")
