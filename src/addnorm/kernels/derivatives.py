@@ -1,14 +1,9 @@
-"""Derivatives of gradients that are not torch's: by the definition in torch, or refused."""
+"""Derivatives of an operator's gradient, which torch computes from the operator's definition."""
 
 from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 def gradients(
@@ -25,25 +20,6 @@ def gradients(
     wanted = [x for x in apart if x is not None and x.requires_grad]
     grads = iter(torch.autograd.grad(y, wanted, dy, create_graph=torch.is_grad_enabled()))
     return [next(grads) if x is not None and x.requires_grad else None for x in apart]
-
-
-def once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
-    """Mark a gradient that has no derivative: `create_graph=True` through it raises `RuntimeError`.
-
-    torch's mark of this name leaves a second derivative out without a word where the gradient that
-    arrives needs none itself, as that of a sum.
-    """
-
-    @wraps(backward)
-    def of_first_order(*args: P.args, **kwargs: P.kwargs) -> R:
-        if is_differentiated():
-            raise RuntimeError(
-                f"{backward.__qualname__.split('.')[0].strip('_')} has no second derivative: "
-                "compute it without create_graph=True, or by torch's own functions"
-            )
-        return backward(*args, **kwargs)
-
-    return of_first_order
 
 
 def is_differentiated() -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import wraps
 from typing import ParamSpec, TypeVar, cast
 
 import torch
@@ -166,6 +167,25 @@ def eagerly(function: Callable[P, R]) -> Callable[P, R]:
     if torch.compiler.is_compiling():
         return cast("Callable[P, R]", torch.compiler.disable(function))
     return function
+
+
+def once_differentiable(backward: Callable[P, R]) -> Callable[P, R]:
+    """Mark a gradient that has no derivative: `create_graph=True` through it raises `RuntimeError`.
+
+    torch's mark of this name leaves a second derivative out without a word where the gradient that
+    arrives needs none itself, as that of a sum.
+    """
+
+    @wraps(backward)
+    def of_first_order(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError(
+                f"{backward.__qualname__.split('.')[0].strip('_')} has no second derivative: "
+                "compute it without create_graph=True, or by torch's own functions"
+            )
+        return backward(*args, **kwargs)
+
+    return of_first_order
 
 
 def quick_gelu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

@@ -15,11 +15,10 @@ from addnorm.config import config
 from addnorm.data.batches.batch import Batch
 from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError
-from addnorm.kernels.derivatives import once_differentiable
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
 from addnorm.nn.cross_entropy import cross_entropy_and_gradient
-from addnorm.nn.functional import at_least_float32, eagerly
+from addnorm.nn.functional import at_least_float32, eagerly, once_differentiable
 from addnorm.nn.heads import HasLoss as HasLoss
 from addnorm.nn.heads import TokenHead
 from addnorm.parts import Family

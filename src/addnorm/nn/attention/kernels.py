@@ -22,10 +22,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from addnorm.kernels import attention as operator
 from addnorm.kernels import causal_attention
 from addnorm.kernels.build import is_loaded
-from addnorm.kernels.derivatives import once_differentiable
 from addnorm.nn.choices import DEFAULTS, choices, takes_operators
 from addnorm.nn.dropout import keep_mask
-from addnorm.nn.functional import wide_dtype
+from addnorm.nn.functional import once_differentiable, wide_dtype
 from addnorm.nn.linear import multiplies_bfloat16
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
 from addnorm.nn.types import ExpandedKeys, Keys, Mixed, Queries, Values

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
-from addnorm.kernels.derivatives import once_differentiable
+from addnorm.nn.functional import once_differentiable
 
 
 class Group(ABC):

@@ -21,7 +21,7 @@ from torch.distributed.pipelining import (
 )
 
 from addnorm.data.batches.batch import Batch
-from addnorm.kernels.derivatives import once_differentiable
+from addnorm.nn.functional import once_differentiable
 from addnorm.training.objective import LossFunction
 from addnorm.training.parallel.draws import Draws
 from addnorm.training.parallel.pieces import ConnectedGroup, Group

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from addnorm.kernels.derivatives import once_differentiable
 from addnorm.nn.context import Context
+from addnorm.nn.functional import once_differentiable
 from addnorm.training.parallel.pieces import Group
 
 
