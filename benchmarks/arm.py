@@ -22,7 +22,7 @@ FOR_TESTS = ["beartype", "hypothesis", "numpy", "pytest", "pytest-timeout"]
 NO_WHEEL = "num2words"
 """What needs a package without a wheel, and these tests do not."""
 
-DEBIAN = ["bookworm", "http://deb.debian.org/debian"]
+DEBIAN = "bookworm"
 PYTHON = "3.11"
 
 CPUINFO = "Features : fp asimd asimddp\nCPU implementer : 0x41\nCPU part : 0xd0c\n"
@@ -32,7 +32,7 @@ CPUINFO = "Features : fp asimd asimddp\nCPU implementer : 0x41\nCPU part : 0xd0c
 def debian(root: Path) -> None:
     """Unpack Python for ARM, and the libraries that it needs."""
     command = ["debootstrap", "--foreign", "--arch=arm64", "--variant=minbase", "--include=python3"]
-    subprocess.run([*command, DEBIAN[0], str(root), DEBIAN[1]], check=True)
+    subprocess.run([*command, DEBIAN, str(root)], check=True)
     for package in (root / "var/cache/apt/archives").glob("*.deb"):
         subprocess.run(["dpkg-deb", "-x", str(package), str(root)], check=True)
     (root / "proc").mkdir(exist_ok=True)
