@@ -12,9 +12,16 @@ from typing import Literal
 
 from addnorm.bench.implementation import Cost, Round, Run
 
-Precision = Literal["float32", "bfloat16", "int8"]
-BYTES: dict[Precision, int] = {"float32": 4, "bfloat16": 2, "int8": 1}
-SHORT: dict[Precision, str] = {"float32": "f32", "bfloat16": "bf16", "int8": "int8"}
+Precision = Literal["float32", "bfloat16", "int8", "int4"]
+BYTES: dict[Precision, float] = {"float32": 4, "bfloat16": 2, "int8": 1, "int4": 9 / 16}
+"""The bytes of a weight; those of int4 with the scale that each 32 of them share."""
+
+SHORT: dict[Precision, str] = {
+    "float32": "f32",
+    "bfloat16": "bf16",
+    "int8": "int8",
+    "int4": "int4",
+}
 """Short names of the precisions, in the names of implementations."""
 
 GPT2_VOCABULARY = 50_257

@@ -80,9 +80,12 @@ def decode_llama_cpp(folder: Path, *, sizes: DecodingSizes, precision: Precision
     return decoding(lambda n: context.generate(prompts, [n] * len(prompts)), sizes)
 
 
-def _quantize(library: Any, source: Path, target: Path) -> None:
+def _quantize(library: Any, source: Path, target: Path, precision: Precision) -> None:
+    """Quantise every matrix, the head too: by default llama.cpp leaves it more bits than four."""
     options = library.llama_model_quantize_default_params()
-    options.ftype = library.LLAMA_FTYPE_MOSTLY_Q8_0
+    name = {"int8": "Q8_0", "int4": "Q4_0"}[precision]
+    options.ftype = getattr(library, f"LLAMA_FTYPE_MOSTLY_{name}")
+    options.pure = True
     options.nthread = cores()
     partial = target.with_suffix(".partial")
     if library.llama_model_quantize(str(source).encode(), str(partial).encode(), options):
@@ -111,8 +114,8 @@ class LlamaCppContext:
 
     def _model(self, folder: Path, precision: Precision) -> Any:
         file = folder / GGUF.format(precision)
-        if precision == "int8" and not file.exists():
-            _quantize(self.library, folder / GGUF.format("float32"), file)
+        if precision in ("int8", "int4") and not file.exists():
+            _quantize(self.library, folder / GGUF.format("float32"), file, precision)
         options = self.library.llama_model_default_params()
         model = self.library.llama_model_load_from_file(str(file).encode(), options)
         if not model:

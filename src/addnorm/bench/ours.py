@@ -108,7 +108,7 @@ def first_token(folder: Path) -> Run:
 
 def _opened(folder: Path, precision: Precision) -> Model:
     torch.set_num_threads(cores())
-    if precision == "int8":
+    if precision in ("int8", "int4"):
         return with_weights(addnorm.load(folder / "hf").model, precision)
     return addnorm.load(folder / "hf", dtype=getattr(torch, precision)).model
 

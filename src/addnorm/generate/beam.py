@@ -16,6 +16,7 @@ from addnorm.errors import InputError
 from addnorm.generate.generated import Generated
 from addnorm.generate.next_token import NOT_A_NUMBER, Ids, NextToken, floats, ints
 from addnorm.generate.rules import NO_RULES, NO_TOKEN_ALLOWED, NOTHING, Rules, RulesConfig
+from addnorm.generate.top_k import top_k
 
 
 @config
@@ -304,7 +305,7 @@ def best_extensions(
     of each row are considered.
     """
     batch, width = live_scores.shape
-    log_p, tokens = log_p.topk(min(beams, log_p.shape[-1]), dim=-1)
+    log_p, tokens = top_k(log_p, min(beams, log_p.shape[-1]))
     scores = (live_scores[..., None] + log_p.view(batch, width, -1)).flatten(1)
     scores, places = scores.topk(min(beams, scores.shape[-1]), dim=-1)
     return scores, tokens.view(batch, -1).gather(-1, places), places // log_p.shape[-1]

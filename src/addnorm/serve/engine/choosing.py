@@ -24,6 +24,7 @@ from addnorm.generate.rules import (
     within_grammars,
 )
 from addnorm.generate.sampling import draw, generator_of, most_probable, uniforms
+from addnorm.generate.top_k import top_k
 from addnorm.runs.inference.decoding import SAMPLING, decoding_for, search_of, usual_decoding
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.events import Best
@@ -306,7 +307,7 @@ def reported(
     of_tokens = floats(log_p.gather(1, _ids(tokens, logits)[:, None])[:, 0])
     if not n_best:
         return tuple(of_tokens), ((),) * len(of_tokens)
-    values, ids = log_p.topk(min(n_best, log_p.shape[1]))
+    values, ids = top_k(log_p, min(n_best, log_p.shape[1]))
     best = [
         tuple(zip(ints(row), floats(each), strict=True))
         for row, each in zip(ids, values, strict=True)
