@@ -182,6 +182,14 @@ def test_invalid_input_is_rejected_and_changes_nothing() -> None:
         with_weights(model, "bfloat16")
 
 
+def test_weights_of_another_kind_are_refused() -> None:
+    model = DecoderConfig(d_model=32, n_layers=1).build(40)
+    before = [type(module) for module in model.modules()]
+    with pytest.raises(InputError, match="weights = 'int4' does not exist"):
+        with_weights(model, "int4")  # pyright: ignore[reportArgumentType]
+    assert [type(module) for module in model.modules()] == before
+
+
 def test_a_layer_without_inputs_is_rejected_by_name() -> None:
     """An expert that no token of the calibration chose has no range."""
     config = MixtureOfExpertsConfig(n_experts=4, top_k=1)

@@ -33,9 +33,11 @@ from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig
-from addnorm.quantize import with_weights
+from addnorm.quantize import Int4Config, Int8Config, QuantizationConfig, quantize
 from addnorm.training.settings import TrainConfig
 from addnorm.training.trainer import Trainer
+
+QUANTIZED: dict[Precision, QuantizationConfig] = {"int8": Int8Config(), "int4": Int4Config()}
 
 FIRST_TOKEN = """
 import addnorm
@@ -108,8 +110,8 @@ def first_token(folder: Path) -> Run:
 
 def _opened(folder: Path, precision: Precision) -> Model:
     torch.set_num_threads(cores())
-    if precision in ("int8", "int4"):
-        return with_weights(addnorm.load(folder / "hf").model, precision)
+    if precision in QUANTIZED:
+        return quantize(addnorm.load(folder / "hf").model, QUANTIZED[precision])
     return addnorm.load(folder / "hf", dtype=getattr(torch, precision)).model
 
 

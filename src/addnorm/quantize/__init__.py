@@ -1,8 +1,8 @@
 """Quantisation: weights in fewer bits, which saves memory and memory bandwidth."""
 
-from typing import Literal
+from typing import Literal, get_args
 
-from addnorm.errors import InputError
+from addnorm.errors import InputError, check_choice
 from addnorm.models import Model
 from addnorm.quantize.layers import (
     ActivationsConfig,
@@ -26,7 +26,11 @@ Weights = Literal["bfloat16", "int8"]
 
 
 def with_weights(model: Model, kind: Weights) -> Model:
-    """Convert the model's weights in place. Raises `InputError` if they are quantised."""
+    """Convert the model's weights in place.
+
+    Raises `InputError` for another kind, and if they are quantised.
+    """
+    check_choice("weights", kind, get_args(Weights))
     if is_quantized(model):
         raise InputError(f"weights = {kind!r}: the model is quantised already")
     return model.bfloat16() if kind == "bfloat16" else quantize_int8(model)

@@ -3,7 +3,7 @@
 import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from addnorm.data import ChatConfig, Corpus, LabelledSeriesConfig, medium_of
 from addnorm.data.example import PROPERTIES, Medium, has_files, has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.errors import InputError, check_choice, choices, nearest, with_article
+from addnorm.errors import InputError, choices, nearest, with_article
 from addnorm.models import DecoderConfig, DualEncoderModel, Model
 from addnorm.models.weights import weights_of
 from addnorm.notebooks import html_table
@@ -241,7 +241,6 @@ class TrainedModel:
             check_float(self, "has another dtype")
             self.model.to(dtype_named(dtype))
         if weights is not None:
-            check_choice("weights", weights, get_args(Weights))
             with_weights(self.model, weights)
         return self
 
