@@ -32,6 +32,7 @@ def test_by_choice_the_operator_computes_float32_and_bfloat16(
     assert calls == [torch.float32, torch.bfloat16]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of torch's own import
 @pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
 def test_short_targets_and_forward_mode_are_left_to_torch() -> None:
     load_operator(cross_entropy.OPERATOR)

@@ -135,14 +135,15 @@ struct Product : Columns<Number> {
 
   template <int ROWS, int OUTPUTS>
   __attribute__((always_inline)) void add(Vector (&totals)[ROWS][OUTPUTS], int64_t row,
-                                          int64_t first, int64_t i, int64_t n) const {
+                                          int64_t first, int64_t apart, int64_t i,
+                                          int64_t n) const {
 #pragma GCC unroll 4
     for (int o = 0; o < OUTPUTS; ++o) {
-      const uint8_t* from = values + (first + o) * bytes + i;
+      const uint8_t* from = values + (first + o * apart) * bytes + i;
       const Bytes both = load_bytes(from, n);
-      prefetch(from + OUTPUTS * bytes);
+      prefetch(from);
       const Bytes even = both & 15, odd = (Bytes)((Bits)both >> 4) & 15;
-      const Vector scale = scales(first + o, i, n);
+      const Vector scale = scales(first + o * apart, i, n);
 #pragma GCC unroll 4
       for (int r = 0; r < ROWS; ++r) {
         const Part& part = points[row + r].parts[i / STEP];
@@ -152,18 +153,18 @@ struct Product : Columns<Number> {
     }
   }
 
-  // The outputs from `first`, of the rows from `row`.
+  // Every `apart`-th output from `first`, of the rows from `row`.
   template <int ROWS, int OUTPUTS>
-  void block(int64_t row, int64_t first) const {
+  void block(int64_t row, int64_t first, int64_t apart) const {
     Vector totals[ROWS][OUTPUTS] = {};
     int64_t i = 0;
-    for (; i + STEP <= bytes; i += STEP) add(totals, row, first, i, STEP);
-    if (i < bytes) add(totals, row, first, i, bytes - i);
+    for (; i + STEP <= bytes; i += STEP) add(totals, row, first, apart, i, STEP);
+    if (i < bytes) add(totals, row, first, apart, i, bytes - i);
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 4
       for (int o = 0; o < OUTPUTS; ++o)
-        this->put(row + r, first + o, float(sum(totals[r][o]) * points[row + r].step));
+        this->put(row + r, first + o * apart, float(sum(totals[r][o]) * points[row + r].step));
   }
 };
 

@@ -16,19 +16,19 @@ struct Product {
   const int32_t* corrections;  // SHIFT times the sum of each row of x
   int64_t rows, d_in, d_out;
 
-  // The outputs from `first`, of the rows from `row`.
+  // Every `apart`-th output from `first`, of the rows from `row`.
   template <int ROWS, int OUTPUTS>
-  void block(int64_t row, int64_t first) const {
+  void block(int64_t row, int64_t first, int64_t apart) const {
     Integers totals[ROWS][OUTPUTS] = {};
     int64_t i = 0;
-    for (; i + STEP <= d_in; i += STEP) add(totals, row, first, i, STEP);
-    if (i < d_in) add(totals, row, first, i, d_in - i);
+    for (; i + STEP <= d_in; i += STEP) add(totals, row, first, apart, i, STEP);
+    if (i < d_in) add(totals, row, first, apart, i, d_in - i);
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; ++r) {
       int32_t* to = y + (row + r) * d_out + first;
       if constexpr (OUTPUTS == 4) {
         const auto four = sums(totals[r][0], totals[r][1], totals[r][2], totals[r][3]);
-        for (int o = 0; o < OUTPUTS; ++o) to[o] = four[o] - corrections[row + r];
+        for (int o = 0; o < OUTPUTS; ++o) to[o * apart] = four[o] - corrections[row + r];
       } else {
         *to = -corrections[row + r];
         for (int i = 0; i < WIDTH; ++i) *to += totals[r][0][i];
@@ -38,14 +38,15 @@ struct Product {
 
   template <int ROWS, int OUTPUTS>
   __attribute__((always_inline)) void add(Integers (&totals)[ROWS][OUTPUTS], int64_t row,
-                                          int64_t first, int64_t i, int64_t n) const {
+                                          int64_t first, int64_t apart, int64_t i,
+                                          int64_t n) const {
     Bytes weights[OUTPUTS];
 #pragma GCC unroll 4
     for (int o = 0; o < OUTPUTS; ++o) {
-      const int8_t* from = values + (first + o) * d_in + i;
+      const int8_t* from = values + (first + o * apart) * d_in + i;
       weights[o] = load_bytes(from, n);
       if (SHIFT) weights[o] ^= int8_t(-128);
-      prefetch(from + OUTPUTS * d_in);
+      prefetch(from);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; ++r) {

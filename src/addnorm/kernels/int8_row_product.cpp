@@ -88,9 +88,9 @@ struct Product : Columns<Number> {
       : Columns<Number>(columns), points(points), values(pointer<int8_t>(values)),
         scale(pointer<float>(scale)) {}
 
-  // The outputs from `first`, of the rows from `row`.
+  // Every `apart`-th output from `first`, of the rows from `row`.
   template <int ROWS, int OUTPUTS>
-  void block(int64_t row, int64_t first) const {
+  void block(int64_t row, int64_t first, int64_t apart) const {
     const int64_t d_in = this->d_in;
     double totals[ROWS][OUTPUTS];
     for (int r = 0; r < ROWS; ++r)
@@ -99,14 +99,16 @@ struct Product : Columns<Number> {
       const int64_t end = std::min(d_in, start + CHUNK);
       Integers sums[ROWS][OUTPUTS][DIGITS] = {};
       int64_t i = start;
-      for (; i + STEP <= end; i += STEP) add(sums, row, first, i, STEP);
-      if (i < end) add(sums, row, first, i, end - i);
+      for (; i + STEP <= end; i += STEP) add(sums, row, first, apart, i, STEP);
+      if (i < end) add(sums, row, first, apart, i, end - i);
       for (int r = 0; r < ROWS; ++r)
         for (int o = 0; o < OUTPUTS; ++o) totals[r][o] += exact_sum(sums[r][o]);
     }
     for (int r = 0; r < ROWS; ++r)
-      for (int o = 0; o < OUTPUTS; ++o)
-        this->put(row + r, first + o, totals[r][o] * points[row + r].step * scale[first + o]);
+      for (int o = 0; o < OUTPUTS; ++o) {
+        const int64_t output = first + o * apart;
+        this->put(row + r, output, totals[r][o] * points[row + r].step * scale[output]);
+      }
   }
 
   static double exact_sum(const Integers (&sums)[DIGITS]) {
@@ -117,13 +119,14 @@ struct Product : Columns<Number> {
 
   template <int ROWS, int OUTPUTS>
   __attribute__((always_inline)) void add(Integers (&sums)[ROWS][OUTPUTS][DIGITS], int64_t row,
-                                          int64_t first, int64_t i, int64_t n) const {
+                                          int64_t first, int64_t apart, int64_t i,
+                                          int64_t n) const {
     Bytes weights[OUTPUTS];
     for (int o = 0; o < OUTPUTS; ++o) {
-      const int8_t* from = values + (first + o) * this->d_in + i;
+      const int8_t* from = values + (first + o * apart) * this->d_in + i;
       weights[o] = load_bytes(from, n);
       if (SHIFT) weights[o] ^= int8_t(-128);
-      prefetch(from + OUTPUTS * this->d_in);
+      prefetch(from);
     }
     for (int r = 0; r < ROWS; ++r)
       for (int k = 0; k < DIGITS; ++k) {

@@ -87,23 +87,23 @@ struct Product : Columns<Number> {
   Product(const Columns<Number>& columns, const Factors& x, const Tensor& weight)
       : Columns<Number>(columns), x(x), weight(pointer<Number>(weight)) {}
 
-  // The outputs from `first`, of the rows from `row`.
+  // Every `apart`-th output from `first`, of the rows from `row`.
   template <int ROWS, int OUTPUTS>
-  void block(int64_t row, int64_t first) const {
+  void block(int64_t row, int64_t first, int64_t apart) const {
     Vector totals[ROWS][OUTPUTS] = {};
     constexpr int64_t N = STEP<Number>;
     const int64_t d_in = this->d_in;
     const Step<Number>* factors = x.steps.data() + row * x.width;
     const Number* w = weight + first * d_in;
     int64_t i = 0;
-    for (; i + N <= d_in; i += N) add<ROWS, OUTPUTS>(totals, factors++, w + i, d_in);
+    for (; i + N <= d_in; i += N) add<ROWS, OUTPUTS>(totals, factors++, w + i, apart * d_in);
     if (int64_t rest = d_in - i) {
       Number last[OUTPUTS][N] = {};
       for (int o = 0; o < OUTPUTS; ++o)
-        std::memcpy(last[o], w + o * d_in + i, rest * sizeof(Number));
+        std::memcpy(last[o], w + o * apart * d_in + i, rest * sizeof(Number));
       add<ROWS, OUTPUTS>(totals, factors, last[0], N);
     }
-    this->template put_sums<ROWS, OUTPUTS>(row, first, totals);
+    this->template put_sums<ROWS, OUTPUTS>(row, first, apart, totals);
   }
 
   template <int ROWS, int OUTPUTS>
@@ -114,7 +114,7 @@ struct Product : Columns<Number> {
 #pragma GCC unroll 4
     for (int o = 0; o < OUTPUTS; ++o) {
       weights[o] = load_step(w + o * stride);
-      prefetch(w + (o + OUTPUTS) * stride);
+      prefetch(w + o * stride);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; ++r)

@@ -8,8 +8,6 @@
 
 namespace addnorm {
 
-constexpr int64_t FIRST = 2 * AHEAD;  // bytes of weights that are asked for before all else
-
 // The columns of the result that belong to one matrix, and their bias or null.
 template <typename Number>
 struct Columns {
@@ -26,15 +24,15 @@ struct Columns {
 
   // The sums of vectors, which are in registers: hence loops that are unrolled.
   template <int ROWS, int OUTPUTS>
-  __attribute__((always_inline)) void put_sums(int64_t row, int64_t first,
+  __attribute__((always_inline)) void put_sums(int64_t row, int64_t first, int64_t apart,
                                                const Vector (&totals)[ROWS][OUTPUTS]) const {
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; ++r) {
       if constexpr (OUTPUTS == 4) {
         const Four four = sums(totals[r][0], totals[r][1], totals[r][2], totals[r][3]);
-        for (int o = 0; o < OUTPUTS; ++o) put(row + r, first + o, four[o]);
+        for (int o = 0; o < OUTPUTS; ++o) put(row + r, first + o * apart, four[o]);
       } else {
-        for (int o = 0; o < OUTPUTS; ++o) put(row + r, first + o, sum(totals[r][o]));
+        for (int o = 0; o < OUTPUTS; ++o) put(row + r, first + o * apart, sum(totals[r][o]));
       }
     }
   }
@@ -46,30 +44,30 @@ constexpr int64_t blocks_of(int64_t d_out) {
   return (d_out + Product::OUTPUTS - 1) / Product::OUTPUTS;
 }
 
-// The result for all rows of OUTPUTS outputs, whose weights are read from memory once.
+// The result for all rows of OUTPUTS outputs, every `apart`-th, whose weights are read once.
 template <int OUTPUTS, typename Product>
-inline void of_all_rows(const Product& product, int64_t first) {
+inline void of_all_rows(const Product& product, int64_t first, int64_t apart = 0) {
   constexpr int ROWS = Product::ROWS;
   int64_t row = 0;
-  for (; row + ROWS <= product.rows; row += ROWS) product.template block<ROWS, OUTPUTS>(row, first);
-  for (; row + 2 <= product.rows; row += 2) product.template block<2, OUTPUTS>(row, first);
-  for (; row < product.rows; ++row) product.template block<1, OUTPUTS>(row, first);
+  for (; row + ROWS <= product.rows; row += ROWS)
+    product.template block<ROWS, OUTPUTS>(row, first, apart);
+  for (; row + 2 <= product.rows; row += 2) product.template block<2, OUTPUTS>(row, first, apart);
+  for (; row < product.rows; ++row) product.template block<1, OUTPUTS>(row, first, apart);
 }
 
 // The results of blocks of outputs from `begin` to `end`, which are counted through all matrices.
+//
+// Their weights are OUTPUTS streams, each in the order of memory: a processor by itself fetches what
+// comes next in a long stream, and does not follow one that jumps after every row.
 template <typename Product>
 void fill(const std::vector<Product>& products, int64_t begin, int64_t end) {
   constexpr int64_t OUTPUTS = Product::OUTPUTS;
   for (const Product& product : products) {
-    const int64_t n = blocks_of<Product>(product.d_out);
-    for (int64_t i = std::max(begin, int64_t(0)); i < std::min(end, n); ++i) {
-      const int64_t first = OUTPUTS * i, last = std::min(first + OUTPUTS, product.d_out);
-      if (last == first + OUTPUTS) {
-        of_all_rows<OUTPUTS>(product, first);
-      } else {
-        for (int64_t output = first; output < last; ++output) of_all_rows<1>(product, output);
-      }
-    }
+    const int64_t n = blocks_of<Product>(product.d_out), whole = product.d_out / OUTPUTS;
+    const int64_t start = std::max(begin, int64_t(0)), apart = std::min(end, whole) - start;
+    for (int64_t i = 0; i < apart; ++i) of_all_rows<OUTPUTS>(product, OUTPUTS * start + i, apart);
+    if (start <= whole && whole < end)
+      for (int64_t i = OUTPUTS * whole; i < product.d_out; ++i) of_all_rows<1>(product, i);
     begin -= n, end -= n;
   }
 }
@@ -92,23 +90,6 @@ inline Tensor with_width(const Tensor& x, int64_t width, std::optional<ScalarTyp
 // The tensor itself where it is contiguous already, for torch's function takes a microsecond.
 inline Tensor as_contiguous(const Tensor& x) {
   return x.is_contiguous() ? x : torch::stable::contiguous(x);
-}
-
-// Asks for the first weights of a block, of which a thread computes those from `block` on.
-template <typename Product>
-void prefetch_first(const std::vector<Tensor>& matrices, int64_t block) {
-  for (const Tensor& matrix : matrices) {
-    const int64_t n = blocks_of<Product>(matrix.size(0));
-    if (block < n) {
-      const int64_t line = matrix.size(1) * sizeof(typename Product::Weight);
-      const int64_t begin = block * Product::OUTPUTS * line, end = matrix.size(0) * line;
-      const char* data = static_cast<const char*>(matrix.data_ptr());
-      for (int64_t i = begin; i < std::min(end, begin + FIRST); i += LINE)
-        __builtin_prefetch(data + i, 0, 2);
-      return;
-    }
-    block -= n;
-  }
 }
 
 // x W′ᵀ + b of all matrices W′ by `Product<Number>`, which is made of a part of the result, of x as
@@ -134,7 +115,6 @@ Tensor multiplied(const Tensor& of, const std::optional<std::vector<Tensor>>& bi
     int64_t blocks = 0;
     for (const Tensor& matrix : matrices) blocks += blocks_of<Product<Number>>(matrix.size(0));
     torch::stable::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-      prefetch_first<Product<Number>>(matrices, begin);  // on their way while x is prepared
       const typename Product<Number>::Factors factors(pointer<Number>(x), rows, d_in, width);
       std::vector<Product<Number>> products;
       products.reserve(matrices.size());

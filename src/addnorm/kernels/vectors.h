@@ -90,7 +90,7 @@ inline Vector in_registers(const Function& f, const Vectors&... x) {
   return of_parts(bits_as<Parts>(x)...);
 }
 
-constexpr int64_t AHEAD = 8192, LINE = 64;
+constexpr int64_t AHEAD = 1024, LINE = 64;
 
 // Memory AHEAD of this place is read soon; past its end nothing happens.
 //
