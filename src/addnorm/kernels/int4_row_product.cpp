@@ -12,36 +12,33 @@ using namespace addnorm;
 
 constexpr int64_t STEP = 4 * WIDTH;  // bytes
 constexpr int64_t BLOCK = 16;        // bytes that `dot_small` adds up to four numbers
-constexpr int64_t BLOCKS = STEP / BLOCK;
+constexpr int64_t REGISTERS = WIDTH / LANES, BYTES = sizeof(RegisterBytes);
 constexpr int32_t LARGEST = 127 * 257;  // 256 · 127 + 127
 
-// Four numbers in float32, each four times.
-inline Vector four_times(const BFloat16* from) {
-  uint64_t four;
-  std::memcpy(&four, from, sizeof four);
+// The numbers of a register in float32, each four times.
+inline Register four_times(const BFloat16* from) {
 #if defined(__AVX2__)
-  Bits places;  // of bytes in a quarter; 0xff gives zero
-  for (int i = 0; i < WIDTH; ++i) places[i] = 0x0100ffffu + i / 4 * 0x02020000u;
+  RegisterBits places;  // of bytes in a quarter; 0xff gives zero
+  for (int i = 0; i < LANES; ++i) places[i] = 0x0100ffffu + i / 4 * 0x02020000u;
 #if defined(__AVX512BW__)
-  return (Vector)_mm512_shuffle_epi8(_mm512_set1_epi64(four), (__m512i)places);
+  int64_t four;
+  std::memcpy(&four, from, sizeof four);
+  return (Register)_mm512_shuffle_epi8(_mm512_set1_epi64(four), (__m512i)places);
 #else
-  __m256i x[2];
-  std::memcpy(x, &places, sizeof x);
-  for (__m256i& half : x) half = _mm256_shuffle_epi8(_mm256_set1_epi64x(four), half);
-  return bits_as<Vector>(x);
+  int32_t two;
+  std::memcpy(&two, from, sizeof two);
+  return (Register)_mm256_shuffle_epi8(_mm256_set1_epi32(two), (__m256i)places);
 #endif
 #else
-  Vector x;
-  for (int i = 0; i < WIDTH; ++i) x[i] = number(BFloat16{uint16_t(four >> i / 4 * 16)});
-  return x;
+  return Register{} + number(*from);
 #endif
 }
 
 // The numbers of x that meet 64 bytes, those at even and at odd places: 256 high + low steps.
-struct Part {
-  Bytes even[2], odd[2];  // low, high
-  Integers correction;    // -8 Σ x, in steps
-  Vector steps;           // of each block, as parts of the row's
+struct alignas(LINE) Part {
+  int8_t even[2][STEP], odd[2][STEP];  // low, high
+  int32_t correction[WIDTH];           // -8 Σ x, in steps of each block
+  float steps[WIDTH];                  // of each block, as parts of the row's
 };
 
 // One row of x.
@@ -50,7 +47,7 @@ struct Point {
   std::vector<Part> parts;
 
   template <typename Number>
-  Point(const Number* x, int64_t n, int64_t bytes) : parts((bytes + STEP - 1) / STEP) {
+  Point(const Number* x, int64_t n, int64_t bytes) : parts((bytes + STEP - 1) / STEP, Part{}) {
     Integers sizes = {};
     for (int64_t i = 0; i < n; i += WIDTH) sizes = larger(sizes, magnitudes(load_some(x, i, n)));
     const float size = largest(sizes);
@@ -76,22 +73,31 @@ struct Point {
   }
 
   // The digits of numbers from -1 to 1.
-  static void split(Bytes (&to)[2], int64_t block, Vector x) {
+  static void split(int8_t (&to)[2][STEP], int64_t block, Vector x) {
     const Integers n = __builtin_convertvector(rounded(x * float(LARGEST)), Integers);
     const Integers low = ((n + 128) & 255) - 128;
-    store_bytes(reinterpret_cast<int8_t*>(&to[0]) + block * BLOCK, low);
-    store_bytes(reinterpret_cast<int8_t*>(&to[1]) + block * BLOCK, (n - low) >> 8);
+    store_bytes(to[0] + block * BLOCK, low);
+    store_bytes(to[1] + block * BLOCK, (n - low) >> 8);
   }
 
   static void correct(Part& part) {
-    const Bytes eights = Bytes{} + 8;
-    part.correction = -products(part, Integers{}, eights, eights);
+    const RegisterBytes eights = RegisterBytes{} + 8;
+    for (int64_t i = 0; i < STEP; i += BYTES) {
+      const RegisterIntegers sums = -products(part, i, eights, eights);
+      std::memcpy(part.correction + i / 4, &sums, sizeof sums);
+    }
   }
 
-  // Sums of these integers' products with the numbers of x, in steps of each block.
-  static Integers products(const Part& part, Integers sums, Bytes even, Bytes odd) {
-    const Integers high = dot_small(Integers{}, even, part.even[1], odd, part.odd[1]);
-    return dot_small(sums, even, part.even[0], odd, part.odd[0]) + high * 256;
+  // The corrections plus these integers' products with x from byte i, in steps of each block.
+  static RegisterIntegers products(const Part& part, int64_t i, RegisterBytes even,
+                                   RegisterBytes odd) {
+    auto dots = [&](RegisterIntegers sums, int digit) {
+      return dot_small(sums, even, load_bytes(part.even[digit] + i), odd,
+                       load_bytes(part.odd[digit] + i));
+    };
+    RegisterIntegers sums;
+    std::memcpy(&sums, part.correction + i / 4, sizeof sums);
+    return dots(sums, 0) + dots(RegisterIntegers{}, 1) * 256;
   }
 };
 
@@ -106,7 +112,7 @@ template <typename Number>
 struct Product : Columns<Number> {
   using Factors = Points;
   using Weight = uint8_t;
-  static constexpr int ROWS = 4, OUTPUTS = 4;  // at a time
+  static constexpr int ROWS = LANES == 16 ? 4 : 1, OUTPUTS = 4;  // at a time, in registers
 
   const Points& points;  // of each row of x
   const uint8_t* values;
@@ -123,32 +129,40 @@ struct Product : Columns<Number> {
     for (int64_t i = 0; i < bytes; i += BLOCK) group_of.push_back(i / (bytes / groups));
   }
 
-  // The scales of the blocks from byte i, of which n bytes exist.
-  Vector scales(int64_t output, int64_t i, int64_t n) const {
-    const BFloat16* from = scale + output * groups;
-    const int64_t block = i / BLOCK;
-    if (n == STEP && one_block) return four_times(from + block);
-    BFloat16 four[BLOCKS] = {};
-    for (int64_t j = 0; j * BLOCK < n; ++j) four[j] = from[group_of[block + j]];
-    return four_times(four);
-  }
-
   template <int ROWS, int OUTPUTS>
-  __attribute__((always_inline)) void add(Vector (&totals)[ROWS][OUTPUTS], int64_t row,
+  __attribute__((always_inline)) void add(Register (&totals)[ROWS][OUTPUTS][REGISTERS], int64_t row,
                                           int64_t first, int64_t apart, int64_t i,
                                           int64_t n) const {
 #pragma GCC unroll 4
     for (int o = 0; o < OUTPUTS; ++o) {
-      const uint8_t* from = values + (first + o * apart) * bytes + i;
-      const Bytes both = load_bytes(from, n);
-      prefetch(from);
-      const Bytes even = both & 15, odd = (Bytes)((Bits)both >> 4) & 15;
-      const Vector scale = scales(first + o * apart, i, n);
+      const uint8_t* weights = values + (first + o * apart) * bytes + i;
+      const BFloat16* scales = scale + (first + o * apart) * groups + i / BLOCK;
+      prefetch(weights);
+      uint8_t some[STEP];
+      BFloat16 four[STEP / BLOCK];
+      if (n < STEP || !one_block) {
+        std::fill_n(four, STEP / BLOCK, BFloat16{});
+        for (int64_t j = 0; j * BLOCK < n; ++j)
+          four[j] = scale[(first + o * apart) * groups + group_of[i / BLOCK + j]];
+        scales = four;
+      }
+      if (n < STEP) {
+        std::fill_n(some, STEP, 0);
+        std::memcpy(some, weights, n);
+        weights = some;
+      }
 #pragma GCC unroll 4
-      for (int r = 0; r < ROWS; ++r) {
-        const Part& part = points[row + r].parts[i / STEP];
-        const Integers sums = Point::products(part, part.correction, even, odd);
-        totals[r][o] += __builtin_convertvector(sums, Vector) * (part.steps * scale);
+      for (int64_t p = 0; p < REGISTERS; ++p) {
+        const RegisterBytes both = load_bytes(weights + p * BYTES);
+        const RegisterBytes even = both & 15, odd = (RegisterBytes)((RegisterBits)both >> 4) & 15;
+        const Register of_blocks = four_times(scales + p * BYTES / BLOCK);
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; ++r) {
+          const Part& part = points[row + r].parts[i / STEP];
+          const RegisterIntegers sums = Point::products(part, p * BYTES, even, odd);
+          totals[r][o][p] += __builtin_convertvector(sums, Register) *
+                             (load_register(part.steps + p * LANES) * of_blocks);
+        }
       }
     }
   }
@@ -156,15 +170,15 @@ struct Product : Columns<Number> {
   // Every `apart`-th output from `first`, of the rows from `row`.
   template <int ROWS, int OUTPUTS>
   void block(int64_t row, int64_t first, int64_t apart) const {
-    Vector totals[ROWS][OUTPUTS] = {};
+    Register totals[ROWS][OUTPUTS][REGISTERS] = {};
     int64_t i = 0;
     for (; i + STEP <= bytes; i += STEP) add(totals, row, first, apart, i, STEP);
     if (i < bytes) add(totals, row, first, apart, i, bytes - i);
-#pragma GCC unroll 4
     for (int r = 0; r < ROWS; ++r)
-#pragma GCC unroll 4
-      for (int o = 0; o < OUTPUTS; ++o)
-        this->put(row + r, first + o * apart, float(sum(totals[r][o]) * points[row + r].step));
+      for (int o = 0; o < OUTPUTS; ++o) {
+        const float total = sum(bits_as<Vector>(totals[r][o]));
+        this->put(row + r, first + o * apart, float(total * points[row + r].step));
+      }
   }
 };
 

@@ -6,10 +6,10 @@ namespace {
 
 using namespace addnorm;
 
-constexpr int64_t STEP = 4 * WIDTH;  // bytes
+constexpr int64_t STEP = sizeof(RegisterBytes);
 
 struct Product {
-  static constexpr int ROWS = 4, OUTPUTS = 4;  // at a time, in registers
+  static constexpr int ROWS = LANES == 8 ? 2 : 4, OUTPUTS = 4;  // at a time, in registers
 
   const int8_t *x, *values;
   int32_t* y;
@@ -19,7 +19,7 @@ struct Product {
   // Every `apart`-th output from `first`, of the rows from `row`.
   template <int ROWS, int OUTPUTS>
   void block(int64_t row, int64_t first, int64_t apart) const {
-    Integers totals[ROWS][OUTPUTS] = {};
+    RegisterIntegers totals[ROWS][OUTPUTS] = {};
     int64_t i = 0;
     for (; i + STEP <= d_in; i += STEP) add(totals, row, first, apart, i, STEP);
     if (i < d_in) add(totals, row, first, apart, i, d_in - i);
@@ -27,20 +27,21 @@ struct Product {
     for (int r = 0; r < ROWS; ++r) {
       int32_t* to = y + (row + r) * d_out + first;
       if constexpr (OUTPUTS == 4) {
-        const auto four = sums(totals[r][0], totals[r][1], totals[r][2], totals[r][3]);
+        const FourIntegers four =
+            sums_of_registers(totals[r][0], totals[r][1], totals[r][2], totals[r][3]);
         for (int o = 0; o < OUTPUTS; ++o) to[o * apart] = four[o] - corrections[row + r];
       } else {
         *to = -corrections[row + r];
-        for (int i = 0; i < WIDTH; ++i) *to += totals[r][0][i];
+        for (int i = 0; i < LANES; ++i) *to += totals[r][0][i];
       }
     }
   }
 
   template <int ROWS, int OUTPUTS>
-  __attribute__((always_inline)) void add(Integers (&totals)[ROWS][OUTPUTS], int64_t row,
+  __attribute__((always_inline)) void add(RegisterIntegers (&totals)[ROWS][OUTPUTS], int64_t row,
                                           int64_t first, int64_t apart, int64_t i,
                                           int64_t n) const {
-    Bytes weights[OUTPUTS];
+    RegisterBytes weights[OUTPUTS];
 #pragma GCC unroll 4
     for (int o = 0; o < OUTPUTS; ++o) {
       const int8_t* from = values + (first + o * apart) * d_in + i;
@@ -50,7 +51,7 @@ struct Product {
     }
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; ++r) {
-      const Bytes factors = load_bytes(x + (row + r) * d_in + i, n);
+      const RegisterBytes factors = load_bytes(x + (row + r) * d_in + i, n);
 #pragma GCC unroll 4
       for (int o = 0; o < OUTPUTS; ++o) totals[r][o] = dot(totals[r][o], weights[o], factors);
     }

@@ -9,8 +9,8 @@ namespace {
 
 using namespace addnorm;
 
-constexpr int64_t STEP = 4 * WIDTH;  // bytes
-constexpr int64_t CHUNK = 1 << 20;   // columns, of which a sixteenth adds up to less than 2^31
+constexpr int64_t STEP = sizeof(RegisterBytes);
+constexpr int64_t CHUNK = 1 << 16;  // columns, which add up to less than 2^31
 constexpr int DIGITS = 3;
 constexpr int32_t BASE = 255;
 constexpr int32_t LARGEST = 127 * (BASE * BASE + BASE + 1);  // all digits 127; 2 LARGEST + 1 = 255³
@@ -22,48 +22,53 @@ inline Integers quotient(Integers x) {
   return whole((__builtin_convertvector(x, Wide) + 0.5) * (1. / BASE));
 }
 
-// The number of these digits, or of sums of them.
-template <typename Number>
-inline Number value(const Number (&of)[DIGITS]) {
-  return (of[2] * BASE + of[1]) * BASE + of[0];
-}
+// The numbers of these digits, or of sums of them.
+inline double value(const double (&of)[DIGITS]) { return (of[2] * BASE + of[1]) * BASE + of[0]; }
+
+struct alignas(LINE) Part {
+  int8_t digits[DIGITS][LINE] = {};  // the lowest first
+};
 
 // A row as integers of three digits: x[i] ≈ step · (255² d₂ + 255 d₁ + d₀), with digits from -127
 // to 127. That is as exact as float32 is for the largest number, which is 8,290,687 steps.
 struct FixedPoint {
   double step;            // NaN if some number is not finite
   double correction = 0;  // SHIFT times the sum of the row, in steps
-  std::vector<int8_t> digits[DIGITS];  // the lowest first
+  std::vector<Part> parts;
 
   template <typename Number>
-  FixedPoint(const Number* x, int64_t n) {
+  FixedPoint(const Number* x, int64_t n) : parts((n + LINE - 1) / LINE) {
     Integers sizes = {};
     for (int64_t i = 0; i < n; i += WIDTH) sizes = larger(sizes, magnitudes(load_some(x, i, n)));
     const double size = largest(sizes);
-    const int64_t width = (n + STEP - 1) / STEP * STEP;
-    for (auto& of : digits) of.assign(width, 0);
     step = size / LARGEST;
     if (!(size > 0)) return;
     for (int64_t i = 0; i < n; i += WIDTH) {
       const Wide wide = __builtin_convertvector(load_some(x, i, n), Wide);
       const Integers low = whole(wide * (LARGEST / size) + (LARGEST + 0.5));
       const Integers middle = quotient(low), high = quotient(middle);
-      store_bytes(&digits[0][i], low - middle * BASE - 127);
-      store_bytes(&digits[1][i], middle - high * BASE - 127);
-      store_bytes(&digits[2][i], high - 127);
+      auto& digits = parts[i / LINE].digits;
+      store_bytes(digits[0] + i % LINE, low - middle * BASE - 127);
+      store_bytes(digits[1] + i % LINE, middle - high * BASE - 127);
+      store_bytes(digits[2] + i % LINE, high - 127);
     }
     if (SHIFT) correct();
   }
 
   void correct() {
-    Wide sums[DIGITS] = {};
-    for (int k = 0; k < DIGITS; ++k)
-      for (int64_t i = 0; i < int64_t(digits[k].size()); i += STEP)
-        sums[k] += __builtin_convertvector(dot(Integers{}, Bytes{} + 1, load(k, i)), Wide);
-    correction = SHIFT * sum(value(sums));
+    double sums[DIGITS] = {};
+    for (int k = 0; k < DIGITS; ++k) {
+      RegisterIntegers total = {};
+      for (int64_t i = 0; i < int64_t(parts.size()) * LINE; i += STEP)
+        total = dot(total, RegisterBytes{} + 1, load(k, i));
+      for (int i = 0; i < LANES; ++i) sums[k] += total[i];
+    }
+    correction = SHIFT * value(sums);
   }
 
-  Bytes load(int digit, int64_t i) const { return load_bytes(&digits[digit][i]); }
+  RegisterBytes load(int digit, int64_t i) const {
+    return load_bytes(parts[i / LINE].digits[digit] + i % LINE);
+  }
 };
 
 struct Points : std::vector<FixedPoint> {
@@ -77,7 +82,7 @@ template <typename Number>
 struct Product : Columns<Number> {
   using Factors = Points;
   using Weight = int8_t;
-  static constexpr int ROWS = SHIFT ? 2 : 1, OUTPUTS = SHIFT ? 4 : 2;  // at a time, in registers
+  static constexpr int ROWS = LANES == 8 ? 1 : 2, OUTPUTS = 4;  // at a time, in registers
 
   const Points& points;  // of each row of x
   const int8_t* values;
@@ -97,12 +102,12 @@ struct Product : Columns<Number> {
       for (double& total : totals[r]) total = -points[row + r].correction;
     for (int64_t start = 0; start < d_in; start += CHUNK) {
       const int64_t end = std::min(d_in, start + CHUNK);
-      Integers sums[ROWS][OUTPUTS][DIGITS] = {};
+      RegisterIntegers sums[ROWS][DIGITS][OUTPUTS] = {};
       int64_t i = start;
       for (; i + STEP <= end; i += STEP) add(sums, row, first, apart, i, STEP);
       if (i < end) add(sums, row, first, apart, i, end - i);
-      for (int r = 0; r < ROWS; ++r)
-        for (int o = 0; o < OUTPUTS; ++o) totals[r][o] += exact_sum(sums[r][o]);
+#pragma GCC unroll 4
+      for (int r = 0; r < ROWS; ++r) add_values(totals[r], sums[r]);
     }
     for (int r = 0; r < ROWS; ++r)
       for (int o = 0; o < OUTPUTS; ++o) {
@@ -111,27 +116,43 @@ struct Product : Columns<Number> {
       }
   }
 
-  static double exact_sum(const Integers (&sums)[DIGITS]) {
-    Wide digits[DIGITS];
-    for (int k = 0; k < DIGITS; ++k) digits[k] = __builtin_convertvector(sums[k], Wide);
-    return sum(value(digits));
+  template <int OUTPUTS>
+  static void add_values(double (&totals)[OUTPUTS],
+                         const RegisterIntegers (&sums)[DIGITS][OUTPUTS]) {
+    int32_t digits[DIGITS][OUTPUTS] = {};
+#pragma GCC unroll 4
+    for (int k = 0; k < DIGITS; ++k) {
+      if constexpr (OUTPUTS == 4) {
+        const auto four = sums_of_registers(sums[k][0], sums[k][1], sums[k][2], sums[k][3]);
+        std::memcpy(digits[k], &four, sizeof four);
+      } else {
+        for (int o = 0; o < OUTPUTS; ++o)
+          for (int i = 0; i < LANES; ++i) digits[k][o] += sums[k][o][i];
+      }
+    }
+    for (int o = 0; o < OUTPUTS; ++o)
+      totals[o] += value({double(digits[0][o]), double(digits[1][o]), double(digits[2][o])});
   }
 
   template <int ROWS, int OUTPUTS>
-  __attribute__((always_inline)) void add(Integers (&sums)[ROWS][OUTPUTS][DIGITS], int64_t row,
-                                          int64_t first, int64_t apart, int64_t i,
+  __attribute__((always_inline)) void add(RegisterIntegers (&sums)[ROWS][DIGITS][OUTPUTS],
+                                          int64_t row, int64_t first, int64_t apart, int64_t i,
                                           int64_t n) const {
-    Bytes weights[OUTPUTS];
+    RegisterBytes weights[OUTPUTS];
+#pragma GCC unroll 4
     for (int o = 0; o < OUTPUTS; ++o) {
       const int8_t* from = values + (first + o * apart) * this->d_in + i;
       weights[o] = load_bytes(from, n);
       if (SHIFT) weights[o] ^= int8_t(-128);
       prefetch(from);
     }
+#pragma GCC unroll 4
     for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 4
       for (int k = 0; k < DIGITS; ++k) {
-        const Bytes factors = points[row + r].load(k, i);
-        for (int o = 0; o < OUTPUTS; ++o) sums[r][o][k] = dot(sums[r][o][k], weights[o], factors);
+        const RegisterBytes factors = points[row + r].load(k, i);
+#pragma GCC unroll 4
+        for (int o = 0; o < OUTPUTS; ++o) sums[r][k][o] = dot(sums[r][k][o], weights[o], factors);
       }
   }
 };

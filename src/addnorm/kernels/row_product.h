@@ -51,7 +51,8 @@ inline void of_all_rows(const Product& product, int64_t first, int64_t apart = 0
   int64_t row = 0;
   for (; row + ROWS <= product.rows; row += ROWS)
     product.template block<ROWS, OUTPUTS>(row, first, apart);
-  for (; row + 2 <= product.rows; row += 2) product.template block<2, OUTPUTS>(row, first, apart);
+  if constexpr (ROWS > 2)
+    for (; row + 2 <= product.rows; row += 2) product.template block<2, OUTPUTS>(row, first, apart);
   for (; row < product.rows; ++row) product.template block<1, OUTPUTS>(row, first, apart);
 }
 

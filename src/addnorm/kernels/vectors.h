@@ -37,10 +37,10 @@ typedef float Vector __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t Integers __attribute__((vector_size(4 * WIDTH)));
 typedef uint32_t Bits __attribute__((vector_size(4 * WIDTH)));
 typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
-typedef int8_t Bytes __attribute__((vector_size(4 * WIDTH)));
 typedef double Wide __attribute__((vector_size(8 * WIDTH)));
 typedef float Eight __attribute__((vector_size(32)));
 typedef float Four __attribute__((vector_size(16)));
+typedef int32_t FourIntegers __attribute__((vector_size(16)));
 
 // The numbers of a register. What compilers split badly is computed by `in_registers`.
 #if defined(__AVX512F__)
@@ -52,6 +52,8 @@ constexpr int64_t LANES = 4;
 #endif
 typedef float Register __attribute__((vector_size(4 * LANES)));
 typedef uint32_t RegisterBits __attribute__((vector_size(4 * LANES)));
+typedef int32_t RegisterIntegers __attribute__((vector_size(4 * LANES)));
+typedef int8_t RegisterBytes __attribute__((vector_size(4 * LANES)));
 
 struct BFloat16 {
   uint16_t bits;
@@ -218,15 +220,15 @@ inline void transpose(Vector (&square)[WIDTH]) {
 #endif
 }
 
-inline Bytes load_bytes(const void* from) {
-  Bytes x;
+inline RegisterBytes load_bytes(const void* from) {
+  RegisterBytes x;
   std::memcpy(&x, from, sizeof x);
   return x;
 }
 
 // The first n bytes, then zeros.
-inline Bytes load_bytes(const void* from, int64_t n) {
-  Bytes x = {};
+inline RegisterBytes load_bytes(const void* from, int64_t n) {
+  RegisterBytes x = {};
   std::memcpy(&x, from, n);
   return x;
 }
@@ -287,6 +289,25 @@ inline auto sums(const Numbers& a, const Numbers& b, const Numbers& c, const Num
   return (quarters[0] + quarters[2]) + (quarters[1] + quarters[3]);
 }
 
+// The sums of four registers of integers.
+inline FourIntegers sums_of_registers(RegisterIntegers a, RegisterIntegers b, RegisterIntegers c,
+                                      RegisterIntegers d) {
+#ifdef __AVX512F__
+  return sums(a, b, c, d);
+#else
+  auto four = [](const RegisterIntegers& x) {
+    FourIntegers parts[LANES / 4], total = {};
+    std::memcpy(parts, &x, sizeof x);
+    for (const FourIntegers& part : parts) total += part;
+    return total;
+  };
+  auto pairs = [](FourIntegers x, FourIntegers y) {
+    return __builtin_shufflevector(x, y, 0, 2, 4, 6) + __builtin_shufflevector(x, y, 1, 3, 5, 7);
+  };
+  return pairs(pairs(four(a), four(b)), pairs(four(c), four(d)));
+#endif
+}
+
 inline double sum(Wide x) {
   typedef double Half __attribute__((vector_size(64)));
   Half halves[2];
@@ -310,61 +331,41 @@ constexpr int SHIFT = 0;
 //
 // `a` has any bytes plus SHIFT, `b` numbers from -127 to 127: then no sum of two products
 // overflows sixteen bits.
-inline Integers dot(Integers sums, Bytes a, Bytes b) {
+inline RegisterIntegers dot(RegisterIntegers sums, RegisterBytes a, RegisterBytes b) {
 #if defined(__AVX512VNNI__)
-  return (Integers)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
+  return (RegisterIntegers)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
 #elif defined(__AVX512BW__)
   const __mmask64 negative = _mm512_movepi8_mask((__m512i)a);
   const __m512i zero = _mm512_setzero_si512();
   const __m512i signs = _mm512_mask_sub_epi8((__m512i)b, negative, zero, (__m512i)b);
   const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8((__m512i)a), signs);
-  return sums + (Integers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+  return sums + (RegisterIntegers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
 #elif defined(__AVX2__)
-  __m256i x[2], y[2], z[2];
-  std::memcpy(x, &a, sizeof a);
-  std::memcpy(y, &b, sizeof b);
-  for (int i = 0; i < 2; ++i) {
-    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x[i]), _mm256_sign_epi8(y[i], x[i]));
-    z[i] = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-  }
-  return sums + bits_as<Integers>(z);
+  const __m256i signs = _mm256_sign_epi8((__m256i)b, (__m256i)a);
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)a), signs);
+  return sums + (RegisterIntegers)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #elif defined(ADDNORM_NEON)
-  int8x16_t x[4], y[4];
-  int32x4_t z[4];
-  std::memcpy(x, &a, sizeof a);
-  std::memcpy(y, &b, sizeof b);
-  std::memcpy(z, &sums, sizeof z);
-  for (int i = 0; i < 4; ++i) {
-    const int16x8_t first = vmull_s8(vget_low_s8(x[i]), vget_low_s8(y[i]));
-    z[i] = vpadalq_s16(z[i], vmlal_s8(first, vget_high_s8(x[i]), vget_high_s8(y[i])));
-  }
-  return bits_as<Integers>(z);
+  const int8x16_t x = bits_as<int8x16_t>(a), y = bits_as<int8x16_t>(b);
+  const int16x8_t first = vmull_s8(vget_low_s8(x), vget_low_s8(y));
+  const int16x8_t both = vmlal_s8(first, vget_high_s8(x), vget_high_s8(y));
+  return bits_as<RegisterIntegers>(vpadalq_s16(bits_as<int32x4_t>(sums), both));
 #else
-  for (int64_t i = 0; i < 4 * WIDTH; ++i) sums[i / 4] += a[i] * b[i];
+  for (int64_t i = 0; i < 4 * LANES; ++i) sums[i / 4] += a[i] * b[i];
   return sums;
 #endif
 }
 
 // As `dot` of both pairs, with integers from 0 to 15 as first factors and any bytes as second.
-inline Integers dot_small(Integers sums, Bytes a, Bytes x, Bytes b, Bytes y) {
-#if defined(__AVX512VNNI__)
-  return dot(dot(sums, a, x), b, y);
-#elif defined(__AVX512BW__)
+inline RegisterIntegers dot_small(RegisterIntegers sums, RegisterBytes a, RegisterBytes x,
+                                  RegisterBytes b, RegisterBytes y) {
+#if defined(__AVX512BW__) && !defined(__AVX512VNNI__)
   const __m512i pairs = _mm512_add_epi16(_mm512_maddubs_epi16((__m512i)a, (__m512i)x),
                                          _mm512_maddubs_epi16((__m512i)b, (__m512i)y));
-  return sums + (Integers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
-#elif defined(__AVX2__)
-  __m256i as[2], xs[2], bs[2], ys[2], z[2];
-  std::memcpy(as, &a, sizeof a);
-  std::memcpy(xs, &x, sizeof x);
-  std::memcpy(bs, &b, sizeof b);
-  std::memcpy(ys, &y, sizeof y);
-  for (int i = 0; i < 2; ++i) {
-    const __m256i pairs =
-        _mm256_add_epi16(_mm256_maddubs_epi16(as[i], xs[i]), _mm256_maddubs_epi16(bs[i], ys[i]));
-    z[i] = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-  }
-  return sums + bits_as<Integers>(z);
+  return sums + (RegisterIntegers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16((__m256i)a, (__m256i)x),
+                                         _mm256_maddubs_epi16((__m256i)b, (__m256i)y));
+  return sums + (RegisterIntegers)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #else
   return dot(dot(sums, a, x), b, y);
 #endif
