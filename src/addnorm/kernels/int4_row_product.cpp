@@ -136,14 +136,13 @@ struct Product : Columns<Number> {
 #pragma GCC unroll 4
     for (int o = 0; o < OUTPUTS; ++o) {
       const uint8_t* weights = values + (first + o * apart) * bytes + i;
-      const BFloat16* scales = scale + (first + o * apart) * groups + i / BLOCK;
+      const BFloat16 *all = scale + (first + o * apart) * groups, *scales = all + i / BLOCK;
       prefetch(weights);
       uint8_t some[STEP];
       BFloat16 four[STEP / BLOCK];
       if (n < STEP || !one_block) {
         std::fill_n(four, STEP / BLOCK, BFloat16{});
-        for (int64_t j = 0; j * BLOCK < n; ++j)
-          four[j] = scale[(first + o * apart) * groups + group_of[i / BLOCK + j]];
+        for (int64_t j = 0; j * BLOCK < n; ++j) four[j] = all[group_of[i / BLOCK + j]];
         scales = four;
       }
       if (n < STEP) {
@@ -175,10 +174,9 @@ struct Product : Columns<Number> {
     for (; i + STEP <= bytes; i += STEP) add(totals, row, first, apart, i, STEP);
     if (i < bytes) add(totals, row, first, apart, i, bytes - i);
     for (int r = 0; r < ROWS; ++r)
-      for (int o = 0; o < OUTPUTS; ++o) {
-        const float total = sum(bits_as<Vector>(totals[r][o]));
-        this->put(row + r, first + o * apart, float(total * points[row + r].step));
-      }
+      for (int o = 0; o < OUTPUTS; ++o)
+        this->put(row + r, first + o * apart,
+                  float(sum(bits_as<Vector>(totals[r][o])) * points[row + r].step));
   }
 };
 
