@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 HERE = Path(__file__).parents[1]
-TESTS = ["tests/kernels", "tests/nn/attention/test_paged_attention.py", "-m", "not slow"]
+TESTS = ["tests/kernels", "tests/nn/attention/test_cached_attention.py", "-m", "not slow"]
 FOR_TESTS = ["beartype", "hypothesis", "numpy", "pytest", "pytest-timeout"]
 NO_WHEEL = "num2words"
 """What needs a package without a wheel, and these tests do not."""

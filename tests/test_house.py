@@ -118,6 +118,8 @@ UNMIRRORED = {
     "lab/claims/score_scale.py": "lab/claims/test_claims.py",
     "lab/claims/warmup.py": "lab/claims/test_claims.py",
     "lab/claims/word_order.py": "lab/claims/test_claims.py",
+    "kernels/cached_attention.py": "nn/attention/test_cached_attention.py",
+    "nn/fixed_cache.py": "nn/test_cache.py",
     "runs/inference/results.py": "runs/test_run.py",
     "training/parallel/planner/model.py": "training/parallel/planner/test_saved.py",
     "training/parallel/planner/sizes.py": "training/parallel/planner/test_memory.py",

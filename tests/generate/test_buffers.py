@@ -19,7 +19,7 @@ from addnorm.generate.buffers import (
     take,
 )
 from addnorm.models.step import TranslationState
-from addnorm.nn import cache as caches
+from addnorm.nn import cache, fixed_cache
 from addnorm.nn.cache import CrossCache, KVCache, SelfCache
 from addnorm.nn.recurrent import StateCache
 
@@ -90,6 +90,11 @@ def begun(rows: int, branches: int, prefix: int) -> TranslationState:
     return branched(TranslationState.after([(memory, memory)], None, cache), branches)
 
 
+def _allocate_no_spare_slots(patch: pytest.MonkeyPatch) -> None:
+    for module in (cache, fixed_cache):
+        patch.setattr(module, "capacity", lambda n, rows: n)
+
+
 @given(
     rows=st.integers(1, 3),
     branches=st.integers(1, 4),
@@ -103,7 +108,7 @@ def test_each_branch_sees_only_its_ancestors(
 ) -> None:
     draw = torch.Generator().manual_seed(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(caches, "capacity", lambda n, rows: n)
+        _allocate_no_spare_slots(patch)
         state = begun(rows, branches, prefix)
         stories = [[[-i - 1.0 for i in range(prefix)]] for _ in range(rows)]
         memories = torch.arange(rows)
@@ -139,7 +144,7 @@ def test_each_branch_sees_only_its_ancestors(
 
 
 def test_slots_without_descendants_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "capacity", lambda n, rows: n)
+    _allocate_no_spare_slots(monkeypatch)
     state = begun(2, 4, 1)
     for _ in range(2, 30):  # all descend from the first branch, so one slot a step stays
         state = extended(state)

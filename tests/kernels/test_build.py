@@ -250,7 +250,7 @@ def test_the_widest_level_is_last() -> None:
 
 TESTS = [
     *(str(each) for each in sorted(Path(__file__).parent.glob("test_[!b]*.py"))),
-    str(Path(__file__).parents[1] / "nn" / "attention" / "test_paged_attention.py"),
+    str(Path(__file__).parents[1] / "nn" / "attention" / "test_cached_attention.py"),
 ]
 """The tests of operators that a process may run with another build: one is loaded once."""
 

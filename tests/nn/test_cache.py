@@ -11,13 +11,13 @@ from addnorm.nn.attention import AttentionConfig, CrossAttention
 from addnorm.nn.cache import (
     ConcatenatedCache,
     CrossCache,
-    FixedCache,
     KVCache,
     SegmentMemory,
     SelfCache,
     capacity,
 )
 from addnorm.nn.context import Context
+from addnorm.nn.fixed_cache import FixedCache
 from addnorm.nn.masks import Full
 
 

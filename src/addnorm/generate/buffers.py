@@ -16,12 +16,12 @@ from addnorm.models.step import TranslationState
 from addnorm.nn.cache import (
     Cache,
     CrossCache,
-    FixedCache,
     KVCache,
     NoCache,
     SelfCache,
     with_room,
 )
+from addnorm.nn.fixed_cache import FixedCache
 from addnorm.nn.masks import Branches
 
 

@@ -5,7 +5,7 @@ into one fused graph. A graph is either for a single row, where products are loo
 or for several rows, where oneDNN computes them (`graphs.product`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,8 @@ from addnorm.generate.next_token import (
     evaluating,
     shared_memories,
 )
+from addnorm.kernels.build import has_operator
+from addnorm.kernels.cached_attention import OPERATOR
 from addnorm.models import DecoderModel, EncoderDecoderModel, Model
 from addnorm.models.step import (
     DecoderState,
@@ -42,6 +44,10 @@ from addnorm.models.step import (
     pairs,
     translation_step,
 )
+from addnorm.nn.attention.cached_attention import operator_scores
+from addnorm.nn.attention.scores import DotProduct
+from addnorm.nn.blocks import Stack
+from addnorm.nn.fixed_cache import FixedMemory
 from addnorm.nn.masks import Branches, Full
 from addnorm.nn.positions.rotary import DynamicRotary
 
@@ -76,7 +82,7 @@ class CompiledContinuation(Continuation):
         *_, of_cache = inputs = self._inputs()
         rows, valid = dynamic_axes(several), dynamic_axes(several, 1) if several else None
         lengths = rows, dynamic_axes(True), valid, [dynamic_axes(several, 2)] * len(of_cache)
-        self._graph = _graph(_DecoderStep(model), inputs, lengths)
+        self._graph = _graph(_DecoderStep(model, of_cache), inputs, lengths)
 
     def _step(self) -> Logits:
         _check_rows(len(self._unread), self.several)
@@ -142,7 +148,8 @@ class CompiledTranslation(Translation):
         of_cache = [dynamic_axes(several, 2)] * len(inputs[-1])
         branches = dynamic_axes(several, 2), dynamic_axes(several, 1)
         lengths = rows, valid, of_cache, *branches, of_cache
-        self._graph = _graph(_TranslationStep(model), inputs, lengths)
+        step = _TranslationStep(model, inputs[2], inputs[-1])
+        self._graph = _graph(step, inputs, lengths)
 
     def _step(self) -> Logits:
         _check_rows(len(self._unread), self.several)
@@ -181,9 +188,10 @@ class CompiledTranslation(Translation):
 class _DecoderStep(nn.Module):
     """`decoder_step` with one new token per text, whose keys and values go into the buffers."""
 
-    def __init__(self, model: DecoderModel) -> None:
+    def __init__(self, model: DecoderModel, buffers: Buffers) -> None:
         super().__init__()
         self.model = model
+        self.scores = _scores(_storing(model.stack), buffers)
 
     def forward(
         self,
@@ -192,16 +200,18 @@ class _DecoderStep(nn.Module):
         valid: Bool[Tensor, "rows so_far"] | None,
         buffers: Buffers,
     ) -> Float[Tensor, "rows vocab"]:
-        cache = fixed_cache(self.model.stack, buffers, slots, 1)
+        cache = fixed_cache(self.model.stack, buffers, slots, 1, self.scores)
         return decoder_step(self.model, tokens, DecoderState(cache=cache, valid=valid))[0][:, -1]
 
 
 class _TranslationStep(nn.Module):
     """`translation_step` with one new token per branch of each target."""
 
-    def __init__(self, model: EncoderDecoderModel) -> None:
+    def __init__(self, model: EncoderDecoderModel, memories: Memories, buffers: Buffers) -> None:
         super().__init__()
         self.model = model
+        self.scores = _scores(_storing(model.decoder), buffers)
+        self.memory_scores = _scores(model.cross_attentions, memories)
 
     def forward(
         self,
@@ -213,10 +223,24 @@ class _TranslationStep(nn.Module):
         buffers: Buffers,
     ) -> Float[Tensor, "beams vocab"]:
         _, n, slots = seen.shape
-        cache = fixed_cache(self.model.decoder, buffers, torch.arange(slots), n)
-        branches = Branches(seen, positions)
-        state = TranslationState.after(pairs(memories), valid, cache, branches)
+        cache = fixed_cache(self.model.decoder, buffers, torch.arange(slots), n, self.scores)
+        branches, of_layers = Branches(seen, positions), pairs(memories)
+        state = TranslationState.after(of_layers, valid, cache, branches)
+        for layer, memory, score in zip(cache, of_layers, self.memory_scores, strict=True):
+            if score is not None:
+                layer.cross_cache = FixedMemory(memory, score)
         return translation_step(self.model, tokens, state)[0].flatten(0, 1)
+
+
+def _storing(stack: Stack) -> Iterable[object]:
+    """The mixers that have keys and values of their own."""
+    return [mixer for mixer, stores in zip(stack.mixers, stack.storing, strict=True) if stores]
+
+
+def _scores(attentions: Iterable[object], keys_values: Sequence[Tensor]) -> list[DotProduct | None]:
+    """The score of each attention that our operator computes, None of any other."""
+    scores = operator_scores(attentions, keys_values[::2])
+    return scores if has_operator(OPERATOR) else [None] * len(scores)
 
 
 def prepare(purpose: str, model: Model, *traced: nn.Module) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx, nn
 
+from addnorm.kernels.cached_attention import OPERATOR
 from addnorm.kernels.row_products import NAMES, OPERATORS
 from addnorm.nn.linear import onednn
 from addnorm.quantize.int4 import Int4Matrix
@@ -94,7 +95,7 @@ def tensor_names(program: torch.export.ExportedProgram) -> dict[str, str]:
 
 def operators_of(program: torch.export.ExportedProgram) -> list[str]:
     """The names of our own operators that a graph calls."""
-    names = {name: getattr(torch.ops.addnorm, name).default for name in NAMES}
+    names = {name: getattr(torch.ops.addnorm, name).default for name in (*NAMES, OPERATOR)}
     calls = {node.target for node in program.graph.nodes}
     return sorted(name for name, target in names.items() if target in calls)
 

@@ -247,7 +247,11 @@ inline float number(BFloat16 x) { return bits_as<float>(uint32_t(x.bits) << 16);
 // The sizes of numbers, whose order is that of their bits; those that are not finite are largest.
 inline Integers magnitudes(Vector x) { return (Integers)x & 0x7fffffff; }
 
-inline Integers larger(Integers a, Integers b) { return a > b ? a : b; }
+// The larger of two numbers each; NaN only if the second is.
+template <typename Numbers>
+inline Numbers larger(Numbers a, Numbers b) {
+  return a > b ? a : b;
+}
 
 // The largest number of these bits; NaN if one is not finite.
 inline float largest(Integers magnitudes) {

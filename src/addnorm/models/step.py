@@ -19,9 +19,11 @@ from addnorm.models.encoder_decoder import EncoderDecoderModel
 from addnorm.models.ledger import Ledger
 from addnorm.nn.attention import CrossAttention, CrossLayerAttention, SelfAttention
 from addnorm.nn.attention.multihead import MultiHead
+from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.audio import LogMelEmbedding
 from addnorm.nn.blocks import Stack
-from addnorm.nn.cache import ConcatenatedCache, FixedCache, KVCache
+from addnorm.nn.cache import ConcatenatedCache, KVCache
+from addnorm.nn.fixed_cache import FixedCache
 from addnorm.nn.masks import Branches
 from addnorm.nn.no_sublayer import NoMixer
 from addnorm.nn.patches import SeriesEmbedding
@@ -165,10 +167,20 @@ def translation_step(
 
 
 def fixed_cache(
-    stack: Stack, buffers: Sequence[Tensor], slots: Int[Tensor, " so_far"], n_new: int
+    stack: Stack,
+    buffers: Sequence[Tensor],
+    slots: Int[Tensor, " so_far"],
+    n_new: int,
+    scores: Sequence[DotProduct | None],
 ) -> KVCache:
-    """A cache in preallocated buffers (keys, values, keys, …); the last `n_new` slots are empty."""
-    layers = [FixedCache(keys, values, slots) for keys, values in pairs(buffers)]
+    """A cache in preallocated buffers (keys, values, keys, …); the last `n_new` slots are empty.
+
+    `scores` are those of layers whose attention our operator computes (see `operator_scores`).
+    """
+    layers = [
+        FixedCache(keys, values, slots, score)
+        for (keys, values), score in zip(pairs(buffers), scores, strict=True)
+    ]
     return KVCache(stack.with_others(layers), length=slots.shape[0] - n_new)
 
 

@@ -6,7 +6,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from addnorm.nn.context import Context, Memory
 from addnorm.nn.masks import Evaluated
@@ -169,59 +168,6 @@ class SelfCache(AttentionCache):
         """Keep these batch rows, in this order; rows may repeat."""
         held = slice(self._first, self._end)
         self._buffers, self._spare = moved(self._buffers, self._spare, rows, held)
-
-
-class FixedCache(AttentionCache):
-    """One layer's keys and values in preallocated buffers.
-
-    `slots` holds the slot numbers of all tokens so far, including the ones about to be appended.
-    The buffers and slots are tensors and everything else follows from their shapes, so that a
-    compiled graph can take them as inputs.
-    """
-
-    def __init__(self, keys: Keys, values: Values, slots: Int[Tensor, " so_far"]) -> None:
-        self.keys = keys
-        self.values = values
-        self.slots = slots
-        self._spare: list[Tensor] = []
-
-    def append(self, k: NewKeys, v: NewValues, within: Length | None = None) -> KeysValues:
-        """Write the new keys and values; return those of the last `within` slots, as views."""
-        end = self.slots.shape[0]
-        begin = end - k.shape[2]
-        self.keys.index_copy_(2, self.slots[begin:], k)
-        self.values.index_copy_(2, self.slots[begin:], v)
-        held = slice(0 if within is None else end - within, end)
-        return self.keys[:, :, held], self.values[:, :, held]
-
-    def read(self, n: Length) -> KeysValues:
-        """The keys and values of the last `n` slots, as views."""
-        held = slice(self.slots.shape[0])
-        return last_slots(self.keys[:, :, held], self.values[:, :, held], n)
-
-    def extend(self, slots: Int[Tensor, " so_far"]) -> None:
-        """Set `slots`, which includes tokens about to be appended; grow the buffers if needed."""
-        if slots.shape[0] > self.keys.shape[2]:
-            held = slice(self.slots.shape[0])
-            self.keys, self.values = (
-                with_room(part[:, :, held], held.stop, slots.shape[0])
-                for part in (self.keys, self.values)
-            )
-            self._spare = []
-        self.slots = slots
-
-    def take(self, places: Int[Tensor, "rows kept"], most: int) -> None:
-        """Keep the tokens at these slots of each row, in buffers with capacity for `most`."""
-        rows, n = places.shape
-        padded = F.pad(places, (0, capacity(most, rows) - n))
-        self.keys, self.values = (_gathered(part, padded) for part in (self.keys, self.values))
-        self.slots, self._spare = self.slots[:n], []
-
-    def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these batch rows, in this order; rows may repeat."""
-        held = slice(self.slots.shape[0])
-        buffers, self._spare = moved([self.keys, self.values], self._spare, rows, held)
-        self.keys, self.values = buffers
 
 
 class ConcatenatedCache(AttentionCache):
@@ -431,7 +377,7 @@ def with_room(
     return buffer
 
 
-def _gathered(
+def gathered(
     buffer: Float[Tensor, "rows kv_heads room d_head"], places: Int[Tensor, "rows room_2"]
 ) -> Float[Tensor, "rows kv_heads room_2 d_head"]:
     """Gather the given slots of each row."""

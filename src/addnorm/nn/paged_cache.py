@@ -4,12 +4,10 @@ Kwon et al. 2023 (arXiv 2309.06180), section 4.1: the tokens of a text may be in
 """
 
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
-from addnorm.nn.attention.kernels import Sinks
-from addnorm.nn.attention.paged_attention import paged_attention
+from addnorm.nn.attention.cached_attention import paged_attention, sinks_of
 from addnorm.nn.attention.scores import DotProduct
-from addnorm.nn.attention.sinks import SinkCore
 from addnorm.nn.cache import (
     Attention,
     AttentionCache,
@@ -38,7 +36,7 @@ class PagedCache(AttentionCache):
     """The cache of one layer for one step of a batch of texts.
 
     The keys and values of each text are gathered from their slots. Every core, score, position and
-    mask then sees a padded batch, so that it works unchanged. With a `score` (see `paged_score`),
+    mask then sees a padded batch, so that it works unchanged. With a `score` (`operator_scores`),
     attention of one new token a text reads them where they are.
     """
 
@@ -70,7 +68,7 @@ class PagedCache(AttentionCache):
             return super().attend(attention, q, k, v, ctx)
         self._write(k, v)
         slots, bias = self._last(ctx.within), attention.position.score_bias(q, ctx)
-        sinks = _sinks(attention.core)
+        sinks = sinks_of(attention.core)
         return paged_attention(
             q, self._keys, self._values, slots, ctx.mask, bias, self._score, sinks
         )
@@ -93,7 +91,7 @@ class PagedCache(AttentionCache):
 class PagedMemory(MemoryCache):
     """The keys and values of encoded sources, for one layer and one step: written once, to slots.
 
-    They are gathered from their slots, or with a `score` (see `core_score`) read where they are by
+    They are gathered from their slots, or with a `score` (`operator_scores`) read where they are by
     the queries of one new token a text.
     """
 
@@ -118,7 +116,7 @@ class PagedMemory(MemoryCache):
         """Attend to the keys and values of the sources, each shared by consecutive rows."""
         if self._score is None or q.shape[2] > 1:
             return attention.attend(q, *self.kept, memory.mask)
-        sinks = _sinks(attention.core)
+        sinks = sinks_of(attention.core)
         return paged_attention(
             q, self._keys, self._values, self._slots, memory.mask, None, self._score, sinks
         )
@@ -126,8 +124,3 @@ class PagedMemory(MemoryCache):
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Raise `NotImplementedError`: rows join and leave between steps."""
         raise NotImplementedError("a paged batch is chosen again for each step")
-
-
-def _sinks(core: nn.Module) -> Sinks | None:
-    """The sinks of a core, if it has any."""
-    return core.sinks if isinstance(core, SinkCore) else None

@@ -47,8 +47,8 @@ class PagedDecoder:
 
     The texts of a step are padded on the left, as batches of prompts are. `kernels` says how one
     new token of each text attends: to keys gathered from their slots, to those in place where the
-    kernel of `nn.attention.paged_attention` can, or so in a compiled graph of the whole step, which
-    on a GPU is a CUDA graph.
+    operator `cached_attention` can, or so in a compiled graph of the whole step, which on a GPU is
+    a CUDA graph.
     With `exact`, the logits after a token have the same bits whatever else is in the steps (see
     `exact`). Raises `InputError` for "compiled" as `CompiledContinuation` and `GraphedStep` do.
     """

@@ -12,10 +12,10 @@ from addnorm.generate.compiled import dynamic_axes, prepare
 from addnorm.generate.graphs import Graph, compiled
 from addnorm.generate.next_token import device_of, evaluating
 from addnorm.kernels.build import load_operator
+from addnorm.kernels.cached_attention import OPERATOR
 from addnorm.models import DecoderModel
 from addnorm.models.step import LAST, DecoderState, decoder_step, pairs
-from addnorm.nn.attention import CrossAttention, SelfAttention
-from addnorm.nn.attention.paged_attention import DTYPES, OPERATOR, core_score, paged_score
+from addnorm.nn.attention.cached_attention import operator_scores
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.cache import KVCache, SelfCache
 from addnorm.nn.paged_cache import PagedCache, TextSlots
@@ -67,10 +67,7 @@ def kernel_scores(
     None is the score where keys are gathered. `keys` are the buffers of each, None of those that
     keep no keys.
     """
-    scores = [
-        None if buffer is None else _kernel_score(attention, buffer)
-        for attention, buffer in zip(attentions, keys, strict=True)
-    ]
+    scores = operator_scores(attentions, keys)
     if not (in_place and any(scores)):
         return [None] * len(scores), None
     try:
@@ -78,19 +75,6 @@ def kernel_scores(
     except InputError as error:
         return [None] * len(scores), str(error)
     return scores, None
-
-
-def _kernel_score(attention: object, keys: Tensor) -> DotProduct | None:
-    """The score of an attention, if the kernel can compute it with these keys."""
-    if keys.device.type != "cpu" or keys.dtype not in DTYPES:
-        return None
-    match attention:
-        case SelfAttention():
-            return paged_score(attention, keys.shape[2])
-        case CrossAttention():
-            return core_score(attention.core, keys.shape[2])
-        case _:
-            return None
 
 
 def new_buffers(model: DecoderModel, n_slots: int) -> list[Tensor]:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from addnorm.compiler import has_compiler
 from addnorm.kernels.build import load_operator
+from addnorm.kernels.cached_attention import OPERATOR
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import (
     AttentionConfig,
@@ -18,10 +19,15 @@ from addnorm.nn.attention import (
     ScaledDotConfig,
     SinkCoreConfig,
 )
+from addnorm.nn.attention.cached_attention import (
+    cached_attention,
+    operator_scores,
+    paged_attention,
+    self_score,
+)
 from addnorm.nn.attention.core import EagerCore
 from addnorm.nn.attention.kernels import EVERYTHING, allowed_of, shared
 from addnorm.nn.attention.multihead import SelfAttention
-from addnorm.nn.attention.paged_attention import OPERATOR, paged_attention, paged_score
 from addnorm.nn.attention.scores import AdditiveConfig, DotProduct
 from addnorm.nn.masks import Dense, Evaluated, Full, Padding, Tiled
 from addnorm.nn.positions import RotaryConfig
@@ -125,6 +131,100 @@ def test_it_computes_the_definition(
     assert (got.double() - expected).abs().max() <= size * (1 if scale < 0.5 else 2)
 
 
+@given(
+    sizes=st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3)),
+    columns=st.tuples(st.integers(0, 40), st.integers(0, 9)),
+    widths=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    dtype=st.sampled_from([*TOLERANCE]),
+    by_token=st.booleans(),
+    masked=st.booleans(),
+    biased=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=100, deadline=None)
+def test_several_queries_over_the_buffers_of_their_texts(
+    sizes: tuple[int, int, int, int],
+    columns: tuple[int, int],
+    widths: tuple[int, int],
+    dtype: torch.dtype,
+    by_token: bool,
+    masked: bool,
+    biased: bool,
+    seed: int,
+) -> None:
+    torch.manual_seed(seed)
+    texts, queries, kv_heads, group = sizes
+    heads, n, slots = kv_heads * group, columns[0], sum(columns)
+    q = torch.randn(texts, heads, queries, widths[0], dtype=dtype)
+
+    def buffer(width: int) -> Tensor:
+        """What lies past the columns is NaN, and is never read."""
+        shape = (texts, slots, kv_heads) if by_token else (texts, kv_heads, slots)
+        x = torch.randn(*shape, width, dtype=dtype)
+        x = x.transpose(1, 2) if by_token else x
+        x[:, :, n:] = torch.nan
+        return x[:, :, :n]
+
+    keys, values = map(buffer, widths)
+    mask = Dense(torch.rand(texts, 1, queries, n) < 0.6) if masked else Full()
+    table = torch.randn(1, heads, queries, n)
+    bias: Bias | None = (lambda rows, cols: table[:, :, rows, cols]) if biased else None
+    score = DotProduct(0.3)
+    got = cached_attention(q, keys, values, mask, bias, score)
+    expected = EagerCore(score)(q.double(), keys.double(), values.double(), mask, bias)
+    assert got.shape == expected.shape
+    assert got.dtype is dtype
+    if expected.numel():
+        size = TOLERANCE[dtype] * (1 + expected.abs().max().item())
+        assert (got.double() - expected).abs().max() <= size
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+@pytest.mark.parametrize("texts", [1, 2, 5])
+def test_a_query_is_the_same_alone_and_with_any_number_of_threads(
+    texts: int, by_token: bool
+) -> None:
+    torch.manual_seed(0)
+    q, buffers = torch.randn(texts, 10, 3, 33), torch.randn(2, texts, 5, 50, 33)
+    if by_token:
+        buffers = buffers.transpose(2, 3).contiguous().transpose(2, 3)
+    allowed = (torch.rand(texts, 1, 1, 50) < 0.5).expand(-1, -1, 3, -1)
+    score = DotProduct(0.2)
+    before = torch.get_num_threads()
+    alone = [
+        cached_attention(
+            q[[i], :, j : j + 1],
+            buffers[0, [i]],
+            buffers[1, [i]],
+            Dense(allowed[[i], :, j : j + 1]),
+            None,
+            score,
+        )
+        for i in range(texts)
+        for j in range(3)
+    ]
+    expected = torch.cat(alone).view(texts, 3, 10, 33).transpose(1, 2)
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        try:
+            got = cached_attention(q, *buffers, Dense(allowed), None, score)
+        finally:
+            torch.set_num_threads(before)
+        assert torch.equal(got, expected)
+
+
+def test_the_scores_are_those_of_attention_on_a_processor() -> None:
+    [mixer, *_] = (
+        DecoderConfig(d_model=8, attention=AttentionConfig(n_heads=2)).build(9).stack.mixers
+    )
+    keys = torch.zeros(1, 2, 3, 4)
+    assert isinstance(mixer, SelfAttention)
+    assert operator_scores([mixer], [keys]) == [mixer.core.score]
+    assert operator_scores([mixer, object()], [None, keys]) == [None, None]
+    assert operator_scores([mixer], [keys.double()]) == [None]
+    assert operator_scores([mixer], [keys.to("meta")]) == [None]
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("rows", [1, 2, 19])
 def test_a_row_is_the_same_alone_and_with_any_number_of_threads(rows: int, threads: int) -> None:
@@ -179,7 +279,7 @@ def test_no_row_and_no_column() -> None:
 def test_the_score_of_attention(attention: AttentionConfig, softcap: float | None) -> None:
     layer = attention.build(8, DecoderConfig(d_model=8).build_position(causal=True), True)
     assert isinstance(layer, SelfAttention)
-    score = paged_score(layer, 4)
+    score = self_score(layer, 4)
     assert score is layer.core.score
     assert score is not None
     assert score.softcap == softcap
@@ -202,7 +302,7 @@ def test_the_score_of_attention(attention: AttentionConfig, softcap: float | Non
 def test_other_attention_is_not_for_the_operator(config: DecoderConfig) -> None:
     [layer, *_] = config.build(10).stack.mixers
     assert isinstance(layer, SelfAttention)
-    assert paged_score(layer, 4) is None
+    assert self_score(layer, 4) is None
 
 
 def test_a_core_without_a_score_has_that_of_scaled_dots() -> None:
@@ -210,7 +310,7 @@ def test_a_core_without_a_score_has_that_of_scaled_dots() -> None:
         8, DecoderConfig(d_model=8).build_position(causal=True), True
     )
     layer.core = EagerCore()
-    score = paged_score(layer, 4)
+    score = self_score(layer, 4)
     assert score is not None
     assert score.scale == 0.5
     assert score(torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 4)) == 2.0
