@@ -7,7 +7,8 @@
 
 namespace addnorm {
 
-constexpr int64_t ROWS = 4;  // at a time
+constexpr int64_t ROWS = 4;   // at a time
+constexpr int64_t LATER = 4;  // tokens, after which keys that are asked for now are read
 
 template <typename Number>
 struct Arguments {
@@ -125,8 +126,12 @@ class Block {
   template <int64_t HEADS>
   void score(int64_t i) {
     const int64_t width = whole(of->key_width), slot = seen->slots[i];
-    const Number* k[HEADS];
-    for (int64_t h = 0; h < HEADS; ++h) k[h] = of->keys.at(text, kv_head[h], slot);
+    const int64_t next = seen->slots[std::min(i + LATER, seen->n - 1)];
+    const Number *k[HEADS], *later[HEADS];
+    for (int64_t h = 0; h < HEADS; ++h) {
+      k[h] = of->keys.at(text, kv_head[h], slot);
+      later[h] = of->keys.at(text, kv_head[h], next);
+    }
     const float* queries = q.data();
     Vector totals[ROWS] = {};
     auto add = [&](int64_t d, int64_t some) __attribute__((always_inline)) {
@@ -134,7 +139,7 @@ class Block {
 #pragma GCC unroll 4
       for (int64_t h = 0; h < HEADS; ++h) {
         x[h] = load(k[h] + d, some);
-        prefetch(k[h] + d);
+        to_second_cache(later[h] + d);
       }
 #pragma GCC unroll 4
       for (int64_t r = 0; r < ROWS; ++r) totals[r] += load(queries + r * width + d) * x[r % HEADS];
@@ -164,14 +169,15 @@ class Block {
       for (int64_t c = 0; c < N; ++c) totals[r][c] = load(&mixed[r * width + d + c * WIDTH]);
     for (int64_t i = begin; i < end; ++i) {
       const float* weights = &scores[i * ROWS];
-      const int64_t slot = seen->slots[i];
+      const int64_t slot = seen->slots[i], next = seen->slots[std::min(i + WIDTH, seen->n - 1)];
 #pragma GCC unroll 4
       for (int64_t h = 0; h < HEADS; ++h) {
         const Number* v = of->values.at(text, kv_head[h], slot) + d;
+        const Number* later = of->values.at(text, kv_head[h], next) + d;
 #pragma GCC unroll 4
         for (int64_t c = 0; c < N; ++c) {
           const Vector x = load(v + c * WIDTH, some);
-          prefetch(v + c * WIDTH);
+          to_second_cache(later + c * WIDTH);
 #pragma GCC unroll 4
           for (int64_t r = h; r < ROWS; r += HEADS) totals[r][c] += weights[r] * x;
         }

@@ -94,11 +94,12 @@ inline Vector in_registers(const Function& f, const Vectors&... x) {
 
 constexpr int64_t AHEAD = 1024, LINE = 64;
 
+// A line that is read soon: to the second cache, for few can be on their way to the first at a time.
+inline void to_second_cache(const void* from) { __builtin_prefetch(from, 0, 2); }
+
 // Memory AHEAD of this place is read soon; past its end nothing happens.
-//
-// It goes to the second cache, since few lines can be on their way to the first at a time.
 inline void prefetch(const void* from) {
-  __builtin_prefetch(static_cast<const char*>(from) + AHEAD, 0, 2);
+  to_second_cache(static_cast<const char*>(from) + AHEAD);
 }
 
 inline Vector widened(Vector x) { return x; }
