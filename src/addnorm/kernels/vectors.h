@@ -95,10 +95,14 @@ inline Vector in_registers(const Function& f, const Vectors&... x) {
 constexpr int64_t AHEAD = 1024, LINE = 64;
 
 // A line that is read soon: to the second cache, for few can be on their way to the first at a time.
-inline void to_second_cache(const void* from) { __builtin_prefetch(from, 0, 2); }
+//
+// GCC drops calls of functions that only prefetch, unless they are always inline.
+__attribute__((always_inline)) inline void to_second_cache(const void* from) {
+  __builtin_prefetch(from, 0, 2);
+}
 
 // Memory AHEAD of this place is read soon; past its end nothing happens.
-inline void prefetch(const void* from) {
+__attribute__((always_inline)) inline void prefetch(const void* from) {
   to_second_cache(static_cast<const char*>(from) + AHEAD);
 }
 
