@@ -116,7 +116,8 @@ Tensor cached_attention(Tensor q, Tensor keys, Tensor values, std::optional<Tens
   if (slots) check_rows(*slots, ScalarType::Long, {texts, columns});
   if (allowed) check_rows(*allowed, ScalarType::Bool, {texts, queries, columns});
   if (bias) check_rows(*bias, ScalarType::Float, {texts, heads, queries, columns});
-  if (sinks) check(sinks->scalar_type() == ScalarType::Float && sinks->numel() == heads);
+  if (sinks) check_numbers(*sinks, {ScalarType::Float});
+  check(!sinks || sinks->numel() == heads);
   auto with = is_narrow ? attend<BFloat16> : attend<float>;
   return with(q, keys, values, slots, allowed, bias, sinks, scale, softcap);
 }

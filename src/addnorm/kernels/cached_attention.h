@@ -92,15 +92,14 @@ class Block {
     Vector most = repeated(sinks), sum = {};
     for (int64_t i = 0; i < end; i += WIDTH) most = larger(most, load(x + i));
     Four largest = of_quarters(larger<Four>, most);
-    const auto is_empty = largest == -INFINITY;
-    largest = is_empty ? Four{} : largest;
+    largest = largest == -INFINITY ? Four{} : largest;  // there is nothing to attend to
     for (int64_t i = 0; i < end; i += WIDTH) {
-      const Vector e = exponential(load(x + i) - repeated(largest));
+      const Vector score = load(x + i), power = exponential(score - repeated(largest));
+      const Vector e = score == -INFINITY ? Vector{} : power;  // exactly zero
       store(x + i, e);
       sum += e;
     }
     total = of_quarters([](Four a, Four b) { return a + b; }, sum);
-    total = is_empty ? Four{} : total;
     for (int64_t r = 0; of->sinks && r < ROWS; ++r) total[r] += std::exp(sinks[r] - largest[r]);
   }
 

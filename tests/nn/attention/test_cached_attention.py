@@ -213,6 +213,16 @@ def test_a_query_is_the_same_alone_and_with_any_number_of_threads(
         assert torch.equal(got, expected)
 
 
+def test_a_key_that_only_another_query_may_attend_to_has_no_weight() -> None:
+    values = torch.tensor([1.0, 3e38])[None, None, :, None]
+    allowed = torch.tensor([[True, False], [True, True], [False, False]])
+    q, keys = torch.zeros(1, 1, 3, 1), torch.zeros(1, 1, 2, 1)
+    mask, sinks = Dense(allowed[None, None]), torch.zeros(1)
+    for sink, expected in ((None, [1.0, 1.5e38, 0.0]), (sinks, [0.5, 1e38, 0.0])):
+        got = cached_attention(q, keys, values, mask, None, DotProduct(1.0), sink)
+        torch.testing.assert_close(got[0, 0, :, 0], torch.tensor(expected))
+
+
 def test_the_scores_are_those_of_attention_on_a_processor() -> None:
     [mixer, *_] = (
         DecoderConfig(d_model=8, attention=AttentionConfig(n_heads=2)).build(9).stack.mixers
