@@ -171,15 +171,17 @@ def fixed_cache(
     buffers: Sequence[Tensor],
     slots: Int[Tensor, " so_far"],
     n_new: int,
-    scores: Sequence[DotProduct | None],
+    scores: Sequence[DotProduct | None] = (),
 ) -> KVCache:
     """A cache in preallocated buffers (keys, values, keys, …); the last `n_new` slots are empty.
 
-    `scores` are those of layers whose attention our operator computes (see `operator_scores`).
+    `scores` are those of layers whose attention our operator computes (see `operator_scores`); by
+    default it computes none.
     """
+    of_layers = pairs(buffers)
     layers = [
         FixedCache(keys, values, slots, score)
-        for (keys, values), score in zip(pairs(buffers), scores, strict=True)
+        for (keys, values), score in zip(of_layers, scores or [None] * len(of_layers), strict=True)
     ]
     return KVCache(stack.with_others(layers), length=slots.shape[0] - n_new)
 
