@@ -144,6 +144,7 @@ MOVED: Mapping[str, str] = {
     "addnorm.nn.attention.blocked": "addnorm.nn.attention.kernels",
     "addnorm.nn.attention.cores": "addnorm.nn.attention.multihead",
     "addnorm.nn.attention.heads": "addnorm.nn.types",
+    "addnorm.nn.attention.paged_attention": "addnorm.nn.attention.cached_attention",
     "addnorm.nn.calibration": "addnorm.tuning.calibration",
     "addnorm.nn.convolution_pooling": "addnorm.nn.pooling",
     "addnorm.nn.grouped": "addnorm.nn.moe",
