@@ -29,9 +29,9 @@ from addnorm.nn.masks import Causal, Dense, Full
 from addnorm.nn.moe import MixtureOfExperts, can_group, grouped_feedforward
 from addnorm.nn.norms import rms_norm
 from addnorm.nn.recurrent import Recurrent
-from addnorm.quantize.int4 import Int4Matrix, round_gptq, round_hqq, round_nearest
+from addnorm.quantize.int4 import Int4Matrix, round_gptq, round_hqq, round_nearest, rounded_blocks
 from addnorm.quantize.int8 import LARGEST, Int8Matrix, int8_matmul, int8_product, rounded
-from addnorm.quantize.layers import RoundedByRange, RoundedByRow
+from addnorm.quantize.layers import DynamicRounding, RoundedByRange
 from addnorm.training.loss import loss_and_gradient
 from addnorm.training.muon import orthogonal
 from addnorm.tuning import row_products
@@ -163,7 +163,7 @@ KERNELS = {
         run=lambda x, w: int8_product(x, *rounded(w)), defined=by_row, shapes=both
     ),
     "int8 layer by row": Kernel(
-        run=lambda x, w: RoundedByRow()(x, Int8Matrix(w)), defined=by_row, shapes=both
+        run=lambda x, w: DynamicRounding()(x, Int8Matrix(w)), defined=by_row, shapes=both
     ),
     "int8 layer by range": Kernel(
         run=lambda x, w: RoundedByRange(3.0)(x, Int8Matrix(w)), defined=by_range, shapes=both
@@ -175,6 +175,12 @@ KERNELS = {
     ),
     "int4 weights": Kernel(
         run=lambda x, w: int4(w).times(x), defined=by_int4, shapes=both, tolerance=2e-2
+    ),
+    "int4 weights, inputs in bytes": Kernel(
+        run=lambda x, w: DynamicRounding()(x, int4(w)),
+        defined=lambda x, w: by_int4(rounded_blocks(x), w),
+        shapes=both,
+        tolerance=2e-2,
     ),
     "loop of rows": Kernel(run=graphs.product, defined=product_of, shapes=with_bias),
     "low rank": Kernel(

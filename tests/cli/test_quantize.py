@@ -115,6 +115,7 @@ def test_a_sweep_with_a_picture(run_of: RunOf, tmp_path: Path, addnorm: Command)
         (["--out", "x", "--range", "mse"], "--range mse is that of --static"),
         (["--out", "x", "--rounding", "gptq"], "--rounding is for --to int4"),
         (["--out", "x", "--to", "int4", "--static"], "--static is for --to int8"),
+        (["--out", "x", "--to", "int4", "--dynamic", "--weights-only"], "are alternatives"),
         (["--out", "x", "--to", "int5"], "--to"),
         (["--out", "x", "--static", "--calibrate", "0"], "--calibrate 0: must be at least 1"),
         (["--out", "x", "--keep-worst", "-1"], "--keep-worst -1"),

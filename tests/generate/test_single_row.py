@@ -18,7 +18,7 @@ from addnorm.models import DecoderConfig
 from addnorm.quantize import Int4Config, quantize, quantize_int8, with_weights
 from addnorm.quantize.int4 import Int4Matrix, round_nearest
 from addnorm.quantize.int8 import Int8Matrix
-from addnorm.quantize.layers import QuantizedLinear, RoundedByRow, Unrounded
+from addnorm.quantize.layers import DynamicRounding, QuantizedLinear, Unrounded
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
 
@@ -58,7 +58,7 @@ class Halved(nn.Module):
 
 
 CASES: list[tuple[Callable[[Tensor], nn.Module], list[str]]] = [
-    (lambda w: QuantizedLinear(Int8Matrix(w), RoundedByRow(), None), ["int8_row_product"]),
+    (lambda w: QuantizedLinear(Int8Matrix(w), DynamicRounding(), None), ["int8_row_product"]),
     (
         lambda w: QuantizedLinear(Int8Matrix(w), Unrounded(), nn.Parameter(torch.ones(64))),
         ["int8_row_product"],

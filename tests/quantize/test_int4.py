@@ -19,6 +19,7 @@ from addnorm.quantize.int4 import (
     round_gptq,
     round_hqq,
     round_nearest,
+    rounded_blocks,
     unpacked,
 )
 
@@ -59,6 +60,24 @@ def test_the_kernel_multiplies_in_bfloat16(rows: int, d_out: int, d_in: int, siz
     assert (product.double() - want).norm() <= 5e-3 * want.norm()
     exact = matrix.times(x.double())
     torch.testing.assert_close(exact, x.double() @ matrix.dequantized().double().T)
+
+
+@pytest.mark.parametrize("d_in", [1, 32, 100])
+def test_inputs_are_rounded_in_blocks_of_32(d_in: int) -> None:
+    x = torch.randn(3, d_in)
+    x[1] = 0.0
+    by_hand = x.clone()
+    for begin in range(0, d_in, 32):
+        for row, block in enumerate(x[:, begin : begin + 32]):
+            step = block.abs().max() / 127
+            if step > 0:
+                by_hand[row, begin : begin + 32] = (block / step).round() * step
+    assert torch.equal(rounded_blocks(x), by_hand)
+    torch.testing.assert_close(rounded_blocks(by_hand), by_hand, rtol=1e-6, atol=0)
+    assert rounded_blocks(x.bfloat16()).dtype is torch.bfloat16
+    matrix = Int4Matrix(round_nearest(torch.randn(5, d_in), 32), d_in)
+    want = by_hand.double() @ matrix.dequantized().double().T
+    torch.testing.assert_close(matrix.times_rounded(x).double(), want, rtol=0.02, atol=0.05)
 
 
 def test_changed_weights_are_seen_by_the_kernel() -> None:

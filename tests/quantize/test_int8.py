@@ -13,7 +13,7 @@ from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.quantize import int8, quantize_int8
 from addnorm.quantize.int8 import Int8Matrix, int8_product, rounded
-from addnorm.quantize.layers import RoundedByRow
+from addnorm.quantize.layers import DynamicRounding
 
 
 @given(st.integers(1, 9), st.integers(1, 40), st.floats(1e-6, 1e6))
@@ -44,7 +44,7 @@ def test_products_keep_the_precision_of_rows_of_all_sizes() -> None:
     d_in = 64
     x = torch.randn(5, d_in) * 10.0 ** torch.arange(-2.0, 3.0)[:, None]
     weight = torch.randn(7, d_in) * 10.0 ** torch.arange(-3.0, 4.0)[:, None]
-    product, want = RoundedByRow()(x, Int8Matrix(weight)), x @ weight.t()
+    product, want = DynamicRounding()(x, Int8Matrix(weight)), x @ weight.t()
     off = x.norm(dim=1)[:, None] * weight.norm(dim=1)
     assert ((product - want).abs() <= 0.02 * off).all()
 
@@ -146,7 +146,7 @@ def test_a_single_row_in_a_graph_is_not_rounded() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.matrix = Int8Matrix(torch.randn(7, 5))
-            self.activations = RoundedByRow()
+            self.activations = DynamicRounding()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.activations(x, self.matrix)

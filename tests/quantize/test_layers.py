@@ -14,12 +14,12 @@ from addnorm.quantize.int4 import Int4Matrix, round_nearest
 from addnorm.quantize.int8 import Int8Matrix
 from addnorm.quantize.layers import (
     DynamicConfig,
+    DynamicRounding,
     QuantizedEmbedding,
     QuantizedLinear,
     QuantizedRecurrence,
     QuantizedTokenHead,
     RoundedByRange,
-    RoundedByRow,
     StaticConfig,
     Unrounded,
     WeightsOnlyConfig,
@@ -116,10 +116,10 @@ def test_weights_only_rounds_no_input() -> None:
     x, matrix = torch.randn(3, 5), Int8Matrix(torch.randn(7, 5))
     exact = x.double() @ matrix.dequantized().double().T
     torch.testing.assert_close(Unrounded()(x, matrix).double(), exact, rtol=1e-5, atol=1e-5)
-    assert not torch.allclose(RoundedByRow()(x, matrix).double(), exact, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(DynamicRounding()(x, matrix).double(), exact, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("inputs", [Unrounded(), RoundedByRow(), RoundedByRange()])
+@pytest.mark.parametrize("inputs", [Unrounded(), DynamicRounding(), RoundedByRange()])
 def test_the_dtype_of_the_input_is_kept(inputs: torch.nn.Module) -> None:
     x, matrix = torch.randn(3, 5).bfloat16(), Int8Matrix(torch.randn(7, 5))
     assert inputs(x, matrix).dtype == torch.bfloat16
@@ -127,7 +127,7 @@ def test_the_dtype_of_the_input_is_kept(inputs: torch.nn.Module) -> None:
 
 def test_configs_build_their_modules() -> None:
     assert isinstance(WeightsOnlyConfig().build(), Unrounded)
-    assert isinstance(DynamicConfig().build(), RoundedByRow)
+    assert isinstance(DynamicConfig().build(), DynamicRounding)
     built = StaticConfig().build(2.0)
     assert isinstance(built, RoundedByRange)
     assert float(built.scale) == pytest.approx(2.0 / 127)

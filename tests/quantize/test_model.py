@@ -19,6 +19,7 @@ from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.quantize import (
+    DynamicConfig,
     Int4Config,
     Int8Config,
     StaticConfig,
@@ -60,6 +61,7 @@ SCHEMES = {
     "percentile": Int8Config(activations=StaticConfig(range="percentile")),
     "mse, smoothed": Int8Config(activations=StaticConfig(range="mse"), smoothing=0.5),
     "int4": Int4Config(),
+    "int4, dynamic": Int4Config(activations=DynamicConfig()),
     "gptq": Int4Config(rounding="gptq", group_size=64),
 }
 IDS = torch.randint(20, (1, 60), generator=torch.Generator().manual_seed(1))

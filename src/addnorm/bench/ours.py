@@ -33,11 +33,14 @@ from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig
-from addnorm.quantize import Int4Config, Int8Config, QuantizationConfig, quantize
+from addnorm.quantize import DynamicConfig, Int4Config, Int8Config, QuantizationConfig, quantize
 from addnorm.training.settings import TrainConfig
 from addnorm.training.trainer import Trainer
 
-QUANTIZED: dict[Precision, QuantizationConfig] = {"int8": Int8Config(), "int4": Int4Config()}
+QUANTIZED: dict[Precision, QuantizationConfig] = {
+    "int8": Int8Config(),
+    "int4": Int4Config(activations=DynamicConfig()),
+}
 
 FIRST_TOKEN = """
 import addnorm

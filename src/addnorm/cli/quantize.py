@@ -32,9 +32,10 @@ class Scheme:
     to
         How many bits a weight has.
     weights_only
-        int8: leave the inputs of products as they are.
+        Leave the inputs of products as they are. The default of int4.
     dynamic
-        int8: round each token's input by its own largest number. The default.
+        Round each token's input by its own largest number; with int4, each 32 neighbours of it. The
+        default of int8.
     static
         int8: round all inputs of a layer by one scale, calibrated on the run's training data.
     range
@@ -73,7 +74,11 @@ class Scheme:
 
         self._check()
         if self.to == "int4":
-            return Int4Config(rounding=self.rounding or "nearest", group_size=self.group_size or 32)
+            return Int4Config(
+                rounding=self.rounding or "nearest",
+                group_size=self.group_size or 32,
+                activations=DynamicConfig() if self.dynamic else WeightsOnlyConfig(),
+            )
         activations = DynamicConfig()
         if self.weights_only:
             activations = WeightsOnlyConfig()
@@ -87,7 +92,8 @@ class Scheme:
             "--dynamic": self.dynamic,
             "--static": self.static,
         }
-        int8 = inputs | {
+        int8 = {
+            "--static": self.static,
             "--range": self.range is not None,
             "--smoothing": self.smoothing is not None,
         }

@@ -18,6 +18,7 @@ from addnorm.generate.single_row import (
     tensor_names,
 )
 from addnorm.kernels.row_products import OPERATORS
+from addnorm.quantize.layers import DynamicRounding
 from addnorm.tuning.row_products import few_rows, row_product
 
 COPY = "_packed_for_onednn"
@@ -63,7 +64,10 @@ def place_products_of_few_rows(program: torch.export.ExportedProgram, module: nn
     for layer, alone in layers:
         copy = by_name.get(f"{names.get(layer.weights[0].name)}{COPY}") if alone else None
         with graph.inserting_before(layer.node):
-            y = _of_integers(graph, layer) if layer.weights[1:] else _of_floats(graph, layer, copy)
+            if layer.weights[1:]:
+                y = _of_integers(graph, layer, module)
+            else:
+                y = _of_floats(graph, layer, copy)
         if y is not None:
             layer.node.replace_all_uses_with(y)
     _multiply_integers(graph)
@@ -85,12 +89,20 @@ def _of_floats(graph: fx.Graph, layer: Layer, copy: fx.Node | None) -> fx.Node |
     return graph.call_function(operator, (layer.x, [weight], biases, *many))
 
 
-def _of_integers(graph: fx.Graph, layer: Layer) -> fx.Node | None:
-    """The product with a row that is not rounded, for any number of rows."""
+def _of_integers(graph: fx.Graph, layer: Layer, module: nn.Module) -> fx.Node | None:
+    """The product with rows that are not rounded once more, for any number of them."""
     if row_product(layer.dtype) != "operator":
         return None
     operator = getattr(torch.ops.addnorm, OPERATORS[layer.dtype]).default
-    return graph.call_function(operator, (layer.x, *([part] for part in layer.weights), None))
+    digits = (1,) if layer.dtype is torch.uint8 and _has_bytes(layer, module) else ()
+    arguments = (layer.x, *([part] for part in layer.weights), None, *digits)
+    return graph.call_function(operator, arguments)
+
+
+def _has_bytes(layer: Layer, module: nn.Module) -> bool:
+    """Whether the inputs of a layer have been rounded to eight bits, in blocks."""
+    *_, (path, _) = layer.linear.meta["nn_module_stack"].values()
+    return isinstance(module.get_submodule(path), DynamicRounding)
 
 
 def _multiply_integers(graph: fx.Graph) -> None:

@@ -2,18 +2,18 @@
 //
 // Ŵ_ij = s_ig (Q_ij - 8): two integers from 0 to 15 are in a byte, the first in its lower half, and
 // each group of neighbours, a multiple of 32, has a scale (`quantize/int4.py`). x is rounded to 16
-// bits, each 32 neighbours for themselves, so that the sums of integers are exact.
+// bits, or to eight.
 
-#include "row_product.h"
+#include "int4_panels.h"
 
 namespace {
 
 using namespace addnorm;
 
+constexpr int DIGITS = 2;
+constexpr int64_t FEW = 4;           // rows, of which each has its own product with a matrix
 constexpr int64_t STEP = 4 * WIDTH;  // bytes
-constexpr int64_t BLOCK = 16;        // bytes that `dot_small` adds up to four numbers
 constexpr int64_t REGISTERS = WIDTH / LANES, BYTES = sizeof(RegisterBytes);
-constexpr int32_t LARGEST = 127 * 257;  // 256 · 127 + 127
 
 // The numbers of a register in float32, each four times.
 inline Register four_times(const BFloat16* from) {
@@ -34,9 +34,9 @@ inline Register four_times(const BFloat16* from) {
 #endif
 }
 
-// The numbers of x that meet 64 bytes, those at even and at odd places: 256 high + low steps.
+// The numbers of x that meet 64 bytes, those at even and at odd places.
 struct alignas(LINE) Part {
-  int8_t even[2][STEP], odd[2][STEP];  // low, high
+  int8_t even[DIGITS][STEP], odd[DIGITS][STEP];  // the lowest first
   int32_t correction[WIDTH];           // -8 Σ x, in steps of each block
   float steps[WIDTH];                  // of each block, as parts of the row's
 };
@@ -48,36 +48,18 @@ struct Point {
 
   template <typename Number>
   Point(const Number* x, int64_t n, int64_t bytes) : parts((bytes + STEP - 1) / STEP, Part{}) {
-    Integers sizes = {};
-    for (int64_t i = 0; i < n; i += WIDTH) sizes = larger(sizes, magnitudes(load_some(x, i, n)));
-    const float size = largest(sizes);
-    step = size / double(LARGEST);
-    if (!(size > 0)) return;
-    for (int64_t i = 0; i < bytes; i += BLOCK)
-      round(parts[i / STEP], i % STEP / BLOCK, load_some(x, 2 * i, n),
-            load_some(x, 2 * i + WIDTH, n), size);
+    auto keep = [&](int64_t i, Vector a, Vector b, float size, float step) {
+      Part& part = parts[i / STEP];
+      Rounded<DIGITS> numbers;
+      numbers.round(a, b, size);
+      for (int digit = 0; digit < DIGITS; ++digit) {
+        std::memcpy(part.even[digit] + i % STEP, numbers.even[digit], BLOCK);
+        std::memcpy(part.odd[digit] + i % STEP, numbers.odd[digit], BLOCK);
+      }
+      std::fill_n(part.steps + i % STEP / 4, BLOCK / 4, step);
+    };
+    step = for_each_block(x, n, bytes, keep) / double(LARGEST<DIGITS>);
     for (Part& part : parts) correct(part);
-  }
-
-  // The numbers of a block.
-  static void round(Part& part, int64_t block, Vector a, Vector b, float row) {
-    const float size = largest(larger(magnitudes(a), magnitudes(b)));
-    for (int i = 0; i < 4; ++i) part.steps[4 * block + i] = size / row;
-    if (size == 0) return;
-    const Vector even = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24,
-                                                26, 28, 30);
-    const Vector odd = __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25,
-                                               27, 29, 31);
-    split(part.even, block, even / size);
-    split(part.odd, block, odd / size);
-  }
-
-  // The digits of numbers from -1 to 1.
-  static void split(int8_t (&to)[2][STEP], int64_t block, Vector x) {
-    const Integers n = __builtin_convertvector(rounded(x * float(LARGEST)), Integers);
-    const Integers low = ((n + 128) & 255) - 128;
-    store_bytes(to[0] + block * BLOCK, low);
-    store_bytes(to[1] + block * BLOCK, (n - low) >> 8);
   }
 
   static void correct(Part& part) {
@@ -137,7 +119,7 @@ struct Product : Columns<Number> {
     for (int o = 0; o < OUTPUTS; ++o) {
       const uint8_t* weights = values + (first + o * apart) * bytes + i;
       const BFloat16 *all = scale + (first + o * apart) * groups, *scales = all + i / BLOCK;
-      prefetch(weights);
+      to_second_cache(weights + SOON);
       uint8_t some[STEP];
       BFloat16 four[STEP / BLOCK];
       if (n < STEP || !one_block) {
@@ -180,8 +162,15 @@ struct Product : Columns<Number> {
   }
 };
 
+template <typename Number>
+using InPanels = Panels<Number, DIGITS>;
+
+template <typename Number>
+using InBytes = Panels<Number, 1>;
+
+// Numbers of x have two digits of eight bits, or one.
 Tensor int4_row_product(Tensor x, std::vector<Tensor> values, std::vector<Tensor> scales,
-                        std::optional<std::vector<Tensor>> biases) {
+                        std::optional<std::vector<Tensor>> biases, int64_t digits) {
   check(values.size() == scales.size());
   for (size_t i = 0; i < values.size(); ++i) {
     const Tensor &matrix = values[i], &scale = scales[i];
@@ -190,6 +179,9 @@ Tensor int4_row_product(Tensor x, std::vector<Tensor> values, std::vector<Tensor
     check(matrix.scalar_type() == ScalarType::Byte && scale.scalar_type() == ScalarType::BFloat16);
     check(bytes == 0 || (groups > 0 && bytes % (BLOCK * groups) == 0));
   }
+  if (digits == 1) return multiplied<InBytes>(x, biases, values, scales);
+  check(digits == DIGITS);
+  if (x.numel() > FEW * x.size(-1)) return multiplied<InPanels>(x, biases, values, scales);
   return multiplied<Product>(x, biases, values, scales);
 }
 

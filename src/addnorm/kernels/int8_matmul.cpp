@@ -47,7 +47,7 @@ struct Product {
       const int8_t* from = values + (first + o * apart) * d_in + i;
       weights[o] = load_bytes(from, n);
       if (SHIFT) weights[o] ^= int8_t(-128);
-      prefetch(from);
+      to_second_cache(from + SOON);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; ++r) {

@@ -100,12 +100,13 @@ struct Product : Columns<Number> {
     double totals[ROWS][OUTPUTS];
     for (int r = 0; r < ROWS; ++r)
       for (double& total : totals[r]) total = -points[row + r].correction;
+    Ahead<Product> ahead(row, this->rows, d_in, STEP);
     for (int64_t start = 0; start < d_in; start += CHUNK) {
       const int64_t end = std::min(d_in, start + CHUNK);
       RegisterIntegers sums[ROWS][DIGITS][OUTPUTS] = {};
       int64_t i = start;
-      for (; i + STEP <= end; i += STEP) add(sums, row, first, apart, i, STEP);
-      if (i < end) add(sums, row, first, apart, i, end - i);
+      for (; i + STEP <= end; i += STEP, ahead.step()) add(sums, row, first, apart, i, STEP, ahead);
+      if (i < end) add(sums, row, first, apart, i, end - i, ahead);
 #pragma GCC unroll 4
       for (int r = 0; r < ROWS; ++r) add_values(totals[r], sums[r]);
     }
@@ -137,14 +138,14 @@ struct Product : Columns<Number> {
   template <int ROWS, int OUTPUTS>
   __attribute__((always_inline)) void add(RegisterIntegers (&sums)[ROWS][DIGITS][OUTPUTS],
                                           int64_t row, int64_t first, int64_t apart, int64_t i,
-                                          int64_t n) const {
+                                          int64_t n, Ahead<Product> ahead) const {
     RegisterBytes weights[OUTPUTS];
 #pragma GCC unroll 4
     for (int o = 0; o < OUTPUTS; ++o) {
       const int8_t* from = values + (first + o * apart) * this->d_in + i;
       weights[o] = load_bytes(from, n);
       if (SHIFT) weights[o] ^= int8_t(-128);
-      prefetch(from);
+      ahead.fetch(from);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; ++r)

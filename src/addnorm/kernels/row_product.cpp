@@ -95,13 +95,15 @@ struct Product : Columns<Number> {
     const int64_t d_in = this->d_in;
     const Step<Number>* factors = x.steps.data() + row * x.width;
     const Number* w = weight + first * d_in;
+    Ahead<Product> ahead(row, this->rows, d_in * sizeof(Number), LINE);
     int64_t i = 0;
-    for (; i + N <= d_in; i += N) add<ROWS, OUTPUTS>(totals, factors++, w + i, apart * d_in);
+    for (; i + N <= d_in; i += N, ahead.step())
+      add<ROWS, OUTPUTS>(totals, factors++, w + i, apart * d_in, ahead);
     if (int64_t rest = d_in - i) {
       Number last[OUTPUTS][N] = {};
       for (int o = 0; o < OUTPUTS; ++o)
         std::memcpy(last[o], w + o * apart * d_in + i, rest * sizeof(Number));
-      add<ROWS, OUTPUTS>(totals, factors, last[0], N);
+      add<ROWS, OUTPUTS>(totals, factors, last[0], N, ahead);
     }
     this->template put_sums<ROWS, OUTPUTS>(row, first, apart, totals);
   }
@@ -109,12 +111,12 @@ struct Product : Columns<Number> {
   template <int ROWS, int OUTPUTS>
   __attribute__((always_inline)) void add(Vector (&totals)[ROWS][OUTPUTS],
                                           const Step<Number>* factors, const Number* w,
-                                          int64_t stride) const {
+                                          int64_t stride, Ahead<Product> ahead) const {
     Step<Number> weights[OUTPUTS];
 #pragma GCC unroll 4
     for (int o = 0; o < OUTPUTS; ++o) {
       weights[o] = load_step(w + o * stride);
-      prefetch(w + o * stride);
+      ahead.fetch(w + o * stride);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; ++r)

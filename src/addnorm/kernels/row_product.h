@@ -38,6 +38,31 @@ struct Columns {
   }
 };
 
+constexpr int64_t SOON = 1024;  // bytes
+
+// Where a group of rows asks for weights, while it computes with those of `size` bytes an output.
+//
+// A single group does so SOON before it reads them. Of several, each asks for its share of those
+// of the next output: memory then delivers all the time, not only while the first group waits.
+template <typename Product>
+struct Ahead {
+  int64_t distance = SOON, drift = 0;  // in bytes, after each step of `step` bytes
+
+  Ahead(int64_t row, int64_t rows, int64_t size, int64_t step) {
+    const int64_t groups = (rows + Product::ROWS - 1) / Product::ROWS;
+    if (groups < 2) return;
+    distance = size + size * (row / Product::ROWS) / groups;
+    drift = step / groups - step;
+  }
+
+  // Past the end of memory nothing happens.
+  __attribute__((always_inline)) void fetch(const void* from) const {
+    to_second_cache(static_cast<const char*>(from) + distance);
+  }
+
+  void step() { distance += drift; }
+};
+
 // The number of blocks of outputs.
 template <typename Product>
 constexpr int64_t blocks_of(int64_t d_out) {
@@ -95,6 +120,7 @@ inline Tensor as_contiguous(const Tensor& x) {
 
 // x W′ᵀ + b of all matrices W′ by `Product<Number>`, which is made of a part of the result, of x as
 // `Product<Number>::Factors`, and of the tensors of a matrix. Biases are for all of them or null.
+// Each thread makes factors of its own, as no thread then waits, unless the product is SHARED.
 template <template <typename> typename Product, typename... Tensors>
 Tensor multiplied(const Tensor& of, const std::optional<std::vector<Tensor>>& biases,
                   const std::vector<Tensor>& matrices, const Tensors&... others) {
@@ -115,8 +141,7 @@ Tensor multiplied(const Tensor& of, const std::optional<std::vector<Tensor>>& bi
   auto with = [&]<typename Number>(Number* result) {
     int64_t blocks = 0;
     for (const Tensor& matrix : matrices) blocks += blocks_of<Product<Number>>(matrix.size(0));
-    torch::stable::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
-      const typename Product<Number>::Factors factors(pointer<Number>(x), rows, d_in, width);
+    auto part = [&](const typename Product<Number>::Factors& factors, int64_t begin, int64_t end) {
       std::vector<Product<Number>> products;
       products.reserve(matrices.size());
       Number* y = result;
@@ -127,7 +152,18 @@ Tensor multiplied(const Tensor& of, const std::optional<std::vector<Tensor>>& bi
         y += columns.d_out;
       }
       fill(products, begin, end);
-    });
+    };
+    using Factors = typename Product<Number>::Factors;
+    if constexpr (requires { Product<Number>::SHARED; }) {
+      const Factors factors(pointer<Number>(x), rows, d_in, width);
+      torch::stable::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+        part(factors, begin, end);
+      });
+    } else {
+      torch::stable::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+        part(Factors(pointer<Number>(x), rows, d_in, width), begin, end);
+      });
+    }
   };
   if (type == ScalarType::Float)
     with(static_cast<float*>(result.data_ptr()));

@@ -5,6 +5,7 @@ lists: the results of several matrices are side by side.
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import BFloat16, Float, Int8, Int32, UInt8
@@ -35,7 +36,7 @@ def _shape_of_integers(x: Tensor, values: Tensor, few: int) -> Tensor:
 _FACTORS = {
     "row_product": "Tensor[] weights, Tensor[]? biases, Tensor? packed=None, int few=0",
     "int8_row_product": "Tensor[] values, Tensor[] scales, Tensor[]? biases",
-    "int4_row_product": "Tensor[] values, Tensor[] scales, Tensor[]? biases",
+    "int4_row_product": "Tensor[] values, Tensor[] scales, Tensor[]? biases, int digits=2",
     "int8_matmul": "Tensor values, int few",
 }
 for _name in NAMES:
@@ -72,13 +73,16 @@ def int4_row_product(
     values: UInt8[Tensor, "d_out bytes"],
     scale: BFloat16[Tensor, "d_out n_groups"],
     bias: Float[Tensor, " d_out"] | None = None,
+    *,
+    digits: Literal[1, 2] = 2,
 ) -> Float[Tensor, "rows d_out"]:
     """`x Ŵᵀ + b` with the matrix of `quantize.int4`, and `x` rounded to 16 bits in blocks of 32.
 
-    The largest number of a block has all of them: the error of a number is at most 1/65,278 of it.
-    A row with a number that is not finite gives NaN. The size of groups is a multiple of 32.
+    The largest number of a block has all of them: the error of a number is at most 1/65,278 of it,
+    or 1/254 with one digit, of eight bits. A row with a number that is not finite gives NaN. The
+    size of groups is a multiple of 32.
     """
-    return torch.ops.addnorm.int4_row_product(*_prepared(x, bias, values, scale))
+    return torch.ops.addnorm.int4_row_product(*_prepared(x, bias, values, scale), digits)
 
 
 def int8_matmul(

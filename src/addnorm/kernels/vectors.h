@@ -10,6 +10,7 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -92,18 +93,13 @@ inline Vector in_registers(const Function& f, const Vectors&... x) {
   return of_parts(bits_as<Parts>(x)...);
 }
 
-constexpr int64_t AHEAD = 1024, LINE = 64;
+constexpr int64_t LINE = 64;
 
 // A line that is read soon: to the second cache, for few can be on their way to the first at a time.
 //
 // GCC drops calls of functions that only prefetch, unless they are always inline.
 __attribute__((always_inline)) inline void to_second_cache(const void* from) {
   __builtin_prefetch(from, 0, 2);
-}
-
-// Memory AHEAD of this place is read soon; past its end nothing happens.
-__attribute__((always_inline)) inline void prefetch(const void* from) {
-  to_second_cache(static_cast<const char*>(from) + AHEAD);
 }
 
 inline Vector widened(Vector x) { return x; }
@@ -198,22 +194,34 @@ inline void store(Number* to, Vector x, int64_t n) {
   std::memcpy(to, numbers, n * sizeof(Number));
 }
 
+#ifdef __AVX512F__
+// Where `transpose` takes columns from, of two rows side by side.
+inline __m512i load_columns(int step, int odd) {
+  static constexpr auto TABLE = [] {
+    std::array<std::array<std::array<int32_t, WIDTH>, 2>, WIDTH> table = {};
+    for (int step = 1; step < WIDTH; step *= 2)
+      for (int c = 0; c < WIDTH; ++c) {
+        table[step][0][c] = c & step ? c - step + WIDTH : c;
+        table[step][1][c] = table[step][0][c] + step;
+      }
+    return table;
+  }();
+  return _mm512_loadu_si512(TABLE[step][odd].data());
+}
+#endif
+
 // Exchanges the rows and columns of a square of numbers.
 inline void transpose(Vector (&square)[WIDTH]) {
 #ifdef __AVX512F__
 #pragma GCC unroll 4
   for (int step = WIDTH / 2; step; step /= 2) {
-    Integers even, odd;  // columns of two rows side by side
-    for (int c = 0; c < WIDTH; ++c) {
-      even[c] = c & step ? c - step + WIDTH : c;
-      odd[c] = even[c] + step;
-    }
 #pragma GCC unroll 16
     for (int r = 0; r < WIDTH; ++r) {
       if (r & step) continue;
       const __m512 a = (__m512)square[r], b = (__m512)square[r + step];
-      square[r] = (Vector)_mm512_permutex2var_ps(a, (__m512i)even, b);
-      square[r + step] = (Vector)_mm512_permutex2var_ps(a, (__m512i)odd, b);
+      const auto even = load_columns(step, 0), odd = load_columns(step, 1);
+      square[r] = (Vector)_mm512_permutex2var_ps(a, even, b);
+      square[r + step] = (Vector)_mm512_permutex2var_ps(a, odd, b);
     }
   }
 #else
@@ -258,10 +266,23 @@ inline Numbers larger(Numbers a, Numbers b) {
   return a > b ? a : b;
 }
 
+// What is left of integers when the halves of them are combined, again and again.
+template <typename Combine>
+inline int32_t folded(Integers x, Combine combine) {
+  FourIntegers parts[WIDTH / 4];
+  std::memcpy(parts, &x, sizeof x);
+  FourIntegers four = combine(combine(parts[0], parts[1]), combine(parts[2], parts[3]));
+  four = combine(four, __builtin_shufflevector(four, four, 2, 3, 0, 1));
+  return combine(four, __builtin_shufflevector(four, four, 1, 0, 3, 2))[0];
+}
+
+inline int32_t sum(Integers x) {
+  return folded(x, [](FourIntegers a, FourIntegers b) { return a + b; });
+}
+
 // The largest number of these bits; NaN if one is not finite.
 inline float largest(Integers magnitudes) {
-  int32_t bits = 0;
-  for (int i = 0; i < WIDTH; ++i) bits = std::max(bits, magnitudes[i]);
+  const int32_t bits = folded(magnitudes, larger<FourIntegers>);
   return bits < 0x7f800000 ? bits_as<float>(bits) : NAN;
 }
 
@@ -336,7 +357,7 @@ constexpr int SHIFT = 128;
 constexpr int SHIFT = 0;
 #endif
 
-// Each sum plus the products of four numbers: of one quarter of `a`, and the same places of `b`.
+// Each sum plus the products of four neighbours in `a` and in `b`.
 //
 // `a` has any bytes plus SHIFT, `b` numbers from -127 to 127: then no sum of two products
 // overflows sixteen bits.
@@ -356,8 +377,8 @@ inline RegisterIntegers dot(RegisterIntegers sums, RegisterBytes a, RegisterByte
 #elif defined(ADDNORM_NEON)
   const int8x16_t x = bits_as<int8x16_t>(a), y = bits_as<int8x16_t>(b);
   const int16x8_t first = vmull_s8(vget_low_s8(x), vget_low_s8(y));
-  const int16x8_t both = vmlal_s8(first, vget_high_s8(x), vget_high_s8(y));
-  return bits_as<RegisterIntegers>(vpadalq_s16(bits_as<int32x4_t>(sums), both));
+  const int16x8_t last = vmull_s8(vget_high_s8(x), vget_high_s8(y));
+  return bits_as<RegisterIntegers>(vpadalq_s16(bits_as<int32x4_t>(sums), vpaddq_s16(first, last)));
 #else
   for (int64_t i = 0; i < 4 * LANES; ++i) sums[i / 4] += a[i] * b[i];
   return sums;

@@ -14,6 +14,7 @@ from jaxtyping import BFloat16, Float, Int, Int8, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from addnorm.quantize.int8 import LARGEST
 from addnorm.quantize.torchao_import import torchao_for
 
 LEAST, MOST = -8, 7
@@ -59,6 +60,10 @@ class Int4Matrix(nn.Module):
         rows = x.reshape(-1, self.d_in)
         y = self._fused().times(rows).to(x.dtype)
         return y.view(*x.shape[:-1], y.shape[1])
+
+    def times_rounded(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        """`x Wᵀ` with `x` rounded to int8 in blocks of 32."""
+        return self.times(rounded_blocks(x))
 
     def rows(self, places: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_in"]:
         """Look up rows."""
@@ -136,7 +141,22 @@ def restored(
     return (groups * scale.float()[..., None]).flatten(-2)[..., :d_in]
 
 
-# Rounding.
+BLOCK = 32
+"""The number of neighbours of an input that are rounded relative to their largest."""
+
+
+def rounded_blocks(x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_in"]:
+    """`s round(x / s)` with `s = max |x| / 127` of each block of 32 neighbours of `x`.
+
+    The last block may be shorter.
+    """
+    wide = F.pad(x, (0, -x.shape[-1] % BLOCK)).float().unflatten(-1, (-1, BLOCK))
+    scale = wide.abs().amax(-1, keepdim=True) / LARGEST
+    rounded = (wide / torch.where(scale > 0, scale, 1.0)).round() * scale
+    return rounded.flatten(-2)[..., : x.shape[-1]].to(x.dtype)
+
+
+# Rounding weights.
 
 
 def round_nearest(weight: Float[Tensor, "d_out d_in"], group_size: int) -> Groups:

@@ -99,6 +99,11 @@ class Int8Matrix(nn.Module):
         """`x (s ⊙ Q)ᵀ`, without rounding `x`."""
         return F.linear(x, self.values.to(x.dtype)) * self.scale.to(x.dtype)
 
+    def times_rounded(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        """`x (s ⊙ Q)ᵀ`, with each row of `x` quantised to int8 with its own scale."""
+        y = int8_product(x.reshape(-1, self.d_in), self.values, self.scale)
+        return y.to(x.dtype).view(*x.shape[:-1], y.shape[-1])
+
     def rows(self, places: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_in"]:
         """Look up the rows `s_i Q_i`."""
         return self.values[places] * self.scale[places][..., None]

@@ -14,7 +14,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.functional import soft_capped
 from addnorm.nn.heads import TokenHead
 from addnorm.quantize.int4 import Int4Matrix
-from addnorm.quantize.int8 import LARGEST, Int8Matrix, int8_matmul, int8_product
+from addnorm.quantize.int8 import LARGEST, Int8Matrix, int8_matmul
 
 Matrix = Int8Matrix | Int4Matrix
 
@@ -28,19 +28,19 @@ class Unrounded(nn.Module):
         return matrix.times(x)
 
 
-class RoundedByRow(nn.Module):
-    """`x Ŵᵀ` with each row of `x` rounded to int8 relative to its largest number.
+class DynamicRounding(nn.Module):
+    """`x Ŵᵀ` with numbers of `x` rounded to int8 relative to the largest of their row.
 
-    In a graph for a single row `x` is not rounded, since reading the weights takes all the time.
+    With int4 weights, relative to the largest of their block of 32. In a graph for a single row `x`
+    is not rounded, since reading the weights takes all the time.
     """
 
     def forward(
-        self, x: Float[Tensor, "*batch d_in"], matrix: Int8Matrix
+        self, x: Float[Tensor, "*batch d_in"], matrix: Matrix
     ) -> Float[Tensor, "*batch d_out"]:
         if torch.compiler.is_exporting() and x.numel() == x.shape[-1]:
             return matrix.times(x)
-        y = int8_product(x.reshape(-1, x.shape[-1]), matrix.values, matrix.scale)
-        return y.to(x.dtype).view(*x.shape[:-1], y.shape[-1])
+        return matrix.times_rounded(x)
 
 
 class RoundedByRange(nn.Module):
@@ -76,12 +76,15 @@ class WeightsOnlyConfig:
 
 @config
 class DynamicConfig:
-    """Round each token's input relative to its largest number, found at run time."""
+    """Round each token's input relative to its largest number, found at run time.
+
+    With int4 weights, each 32 neighbours of it.
+    """
 
     kind: Literal["dynamic"] = "dynamic"
 
     def build(self, largest: float | None = None) -> nn.Module:
-        return RoundedByRow()
+        return DynamicRounding()
 
 
 @config

@@ -1,7 +1,7 @@
 """Quantising a whole model, with a scheme of int8 or int4."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import torch
@@ -64,7 +64,7 @@ class Int8Config:
 
 @config
 class Int4Config:
-    """Four bits a weight, with a scale for each group of a row; inputs are not rounded."""
+    """Four bits a weight, with a scale for each group of a row."""
 
     kind: Literal["int4"] = "int4"
     group_size: Literal[32, 64, 128, 256] = 32
@@ -73,6 +73,10 @@ class Int4Config:
     """
     rounding: Rounding = "nearest"
     """Round to the nearest, by torchao's HQQ, or by GPTQ, which is calibrated on real data."""
+    activations: Annotated[WeightsOnlyConfig | DynamicConfig, Field(discriminator="kind")] = (
+        WeightsOnlyConfig()
+    )
+    """Whether the inputs of the products are rounded to eight bits, in blocks of 32."""
 
 
 QuantizationConfig = Annotated[Int8Config | Int4Config, Field(discriminator="kind")]
@@ -136,7 +140,7 @@ def laid_out(
     if strange := [name for name in (*unquantized, *included) if name not in names]:
         raise InputError(f"no layer {strange[0]!r} to keep.{nearest(strange[0], names)}")
     layers = Chosen(tuple(included), frozenset(unquantized))
-    plain = Int4Config(group_size=scheme.group_size) if isinstance(scheme, Int4Config) else scheme
+    plain = replace(scheme, rounding="nearest") if isinstance(scheme, Int4Config) else scheme
     calibration = _Calibration()
     if isinstance(scheme, Int8Config) and scheme.smoothing is not None:
         calibration.smoothing = {
@@ -205,7 +209,6 @@ def _replaced(
     model: Model, scheme: QuantizationConfig, calibration: _Calibration, chosen: Chosen
 ) -> Model:
     by_weight: dict[int, Matrix] = {}  # tied weights share a matrix
-    activations = scheme.activations if isinstance(scheme, Int8Config) else WeightsOnlyConfig()
     for slot in slots_of(model, chosen.included):
         if slot.name in chosen.unquantized:
             continue
@@ -216,7 +219,7 @@ def _replaced(
             if id(weight) not in by_weight:
                 by_weight[id(weight)] = _matrix(smoothed, scheme, statistics)
         matrices = {name: by_weight[id(weight)] for name, weight in slot.matrices.items()}
-        layer = _layer(slot, matrices, activations, calibration).train(slot.parent.training)
+        layer = _layer(slot, matrices, scheme.activations, calibration).train(slot.parent.training)
         setattr(slot.parent, slot.attribute, layer)
     return model.requires_grad_(False)
 

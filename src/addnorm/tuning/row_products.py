@@ -194,20 +194,24 @@ def _of_integers(dtype: torch.dtype) -> dict[str, Work]:
 
 
 def _of_several(dtype: torch.dtype, rows: int) -> dict[str, Work]:
-    """torch's product of several rows, by oneDNN, and ours; of integers with integers."""
+    """Our product of several rows, and torch's, by oneDNN; of integers with integers.
+
+    Ours is the first: it reads the matrix as it is.
+    """
     x = torch.ones(rows, D_IN, dtype=dtype, device="cpu")
     n = 2**26 // (D_OUT * D_IN * dtype.itemsize)
     matrices = [(x, torch.ones(D_OUT, D_IN, dtype=dtype, device="cpu")) for _ in range(n)]
-    works: dict[str, Work] = {"torch": (F.linear, matrices)}
+    works: dict[str, Work] = {}
+    if has_operator(operator_of(dtype, rows)):
+        ours = operators.int8_matmul if dtype is torch.int8 else operators.row_product
+        works["operator"] = (ours, matrices)
+    works["torch"] = (F.linear, matrices)
     if dtype is torch.int8:
         works["torch"] = (lambda x, values: torch.ops.aten._int_mm(x, values.t()), matrices)
     elif _pointwise is not None:
         with suppress(RuntimeError):
             packed = [(x, packed_weight(matrix)) for _, matrix in matrices]
             works["torch"] = (_packed_product, packed)
-    if has_operator(operator_of(dtype, rows)):
-        ours = operators.int8_matmul if dtype is torch.int8 else operators.row_product
-        works["operator"] = (ours, matrices)
     return works
 
 

@@ -24,7 +24,7 @@ from addnorm.quantize import (
 )
 from addnorm.quantize.int4 import Int4Matrix, round_nearest
 from addnorm.quantize.int8 import Int8Matrix
-from addnorm.quantize.layers import RoundedByRange, RoundedByRow, Unrounded
+from addnorm.quantize.layers import DynamicRounding, RoundedByRange, Unrounded
 
 CONFIG = DecoderConfig(d_model=32, n_layers=2, attention=AttentionConfig(n_heads=2))
 TOKENS = torch.arange(9)[None]
@@ -44,7 +44,7 @@ def test_a_product_is_the_same(static: bool) -> None:
     ours = RoundedByRange(1.5) if static else Unrounded()
     found = Product(ours)(x, DequantizedMatrix(matrix))
     torch.testing.assert_close(found, ours(x, matrix), rtol=1e-5, atol=1e-5)
-    assert Product(RoundedByRow()).scale is None  # ONNX leaves these inputs as they are
+    assert Product(DynamicRounding()).scale is None  # ONNX leaves these inputs as they are
 
 
 def test_an_unknown_kind_of_input_is_refused() -> None:

@@ -13,19 +13,21 @@ using List = std::vector<Tensor>;
 using Numbers = std::vector<double>;
 
 // A product's first tensor is x; each of the others is a list of one matrix's, or the matrix itself.
-// There is no other product of many rows.
+// There is no other product of many rows. A number is that of digits.
 template <typename Operator, typename... Lists>
-Tensor product(Operator* of, const List& tensors, const Lists&... lists) {
+Tensor product(Operator* of, const List& tensors, const Numbers& numbers, const Lists&... lists) {
   constexpr std::nullopt_t none = std::nullopt;
   if constexpr (std::is_invocable_v<Operator, Tensor, Tensor, int64_t>)
     return of(tensors[0], tensors[1], tensors[0].size(0));
   else if constexpr (std::is_invocable_v<Operator, Tensor, Lists..., std::nullopt_t,
                                          std::nullopt_t, int64_t>)
     return of(tensors[0], lists..., none, none, 0);
+  else if constexpr (std::is_invocable_v<Operator, Tensor, Lists..., std::nullopt_t, int64_t>)
+    return of(tensors[0], lists..., none, int64_t(numbers[0]));
   else if constexpr (std::is_invocable_v<Operator, Tensor, Lists..., std::nullopt_t>)
     return of(tensors[0], lists..., none);
   else
-    return product(of, tensors, lists..., List{tensors[1 + sizeof...(lists)]});
+    return product(of, tensors, numbers, lists..., List{tensors[1 + sizeof...(lists)]});
 }
 
 template <typename Operator>
@@ -41,7 +43,7 @@ auto called(Operator* of, const List& x, const Numbers& numbers) {
   else if constexpr (std::is_invocable_v<Operator, Tensor, Tensor, List, bool, bool>)
     return of(x[0], x[1], {x[2]}, true, true);  // its gradients
   else
-    return product(of, x);
+    return product(of, x, numbers);
 }
 
 void read(void* to, size_t n) { std::cin.read(static_cast<char*>(to), n); }

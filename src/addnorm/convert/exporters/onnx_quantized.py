@@ -14,11 +14,11 @@ from addnorm.errors import InputError
 from addnorm.quantize.int4 import Int4Matrix, unpacked
 from addnorm.quantize.int8 import LARGEST, Int8Matrix
 from addnorm.quantize.layers import (
+    DynamicRounding,
     QuantizedEmbedding,
     QuantizedLinear,
     QuantizedTokenHead,
     RoundedByRange,
-    RoundedByRow,
     Unrounded,
 )
 
@@ -111,7 +111,7 @@ class Product(nn.Module):
     def __init__(self, activations: nn.Module) -> None:
         super().__init__()
         define_operators()
-        if not isinstance(activations, Unrounded | RoundedByRow | RoundedByRange):
+        if not isinstance(activations, Unrounded | DynamicRounding | RoundedByRange):
             raise InputError(f"ONNX cannot hold {type(activations).__name__}")
         static = isinstance(activations, RoundedByRange)
         self.scale = float(activations.scale) if static else None

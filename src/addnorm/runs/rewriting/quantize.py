@@ -21,6 +21,7 @@ from addnorm.long_work import long_work
 from addnorm.models import Model, refuse_dual
 from addnorm.models.weights import n_bytes, weights_of
 from addnorm.quantize import (
+    DynamicConfig,
     Int4Config,
     Int8Config,
     QuantizationConfig,
@@ -67,6 +68,7 @@ SWEEP: dict[str, QuantizationConfig] = {
     "int8 static, mse": Int8Config(activations=StaticConfig(range="mse")),
     "int8 static, mse, smoothed": Int8Config(activations=StaticConfig(range="mse"), smoothing=0.5),
     "int4 nearest": Int4Config(),
+    "int4 nearest, dynamic": Int4Config(activations=DynamicConfig()),
     "int4 GPTQ": Int4Config(rounding="gptq"),
     "int4 nearest, groups of 128": Int4Config(group_size=128),
     "int4 GPTQ, groups of 128": Int4Config(rounding="gptq", group_size=128),
