@@ -222,6 +222,17 @@ def test_lists_that_do_not_fit_are_refused(operator: str) -> None:
             call(x, *matrices, biases)
 
 
+def test_matrices_in_another_order_are_refused(operator: str) -> None:
+    """By the operator itself; the functions copy them."""
+    weights, _ = matrix(operator, torch.randn(5, 64))
+    turned = [weights[0].t().contiguous().t(), *weights[1:]]
+    call, x = getattr(torch.ops.addnorm, operator), torch.randn(2, 64)
+    with pytest.raises(RuntimeError, match="do not fit together"):
+        call(x, *lists(turned), None)
+    with pytest.raises(RuntimeError, match="do not fit together"):
+        call(x, *lists(weights), [torch.ones(5, 2)[:, 0]])
+
+
 def test_their_fake_has_the_shape(operator: str) -> None:
     weights, _ = matrix(operator, torch.randn(5, 64))
     x, *arguments = [t.to("meta") for t in (torch.randn(2, 64), *weights)]

@@ -18,10 +18,12 @@ from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.models import EncoderConfig, presets
 from addnorm.nn.crf import CRFHeadConfig
+from addnorm.quantize import DynamicConfig, Int4Config, Int8Config
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.export import Form, export_run, unsupported_forms
 from addnorm.runs.files.folder import AROUND, WEIGHTS
 from addnorm.runs.inference.text import write
+from addnorm.runs.rewriting.quantize import quantize_run
 from addnorm.runs.run import Run
 
 
@@ -105,6 +107,17 @@ def test_a_file_in_the_place_of_a_folder(run: Path, tmp_path: Path) -> None:
             export_run(Run.open(run), tmp_path, to=to)
         with pytest.raises(InputError, match=r"there is no folder .*missing for the file"):
             export_run(Run.open(run), tmp_path / "missing" / "out", to=to)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", [Int8Config(), Int4Config(activations=DynamicConfig())])
+def test_onnx_says_that_it_does_not_round_inputs(
+    run: Path, scheme: Int8Config | Int4Config, tmp_path: Path
+) -> None:
+    quantize_run(Run.open(run), tmp_path / "quantized", scheme)
+    [*_, line] = Run.open(tmp_path / "quantized").export(tmp_path / "onnx", to="onnx")
+    assert "facts that onnx cannot carry: " in line
+    assert "rounding of inputs" in line
 
 
 @pytest.mark.parametrize("to", ["hf", "onnx", "ctranslate2", "gguf"])

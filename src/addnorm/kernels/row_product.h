@@ -128,11 +128,16 @@ Tensor multiplied(const Tensor& of, const std::optional<std::vector<Tensor>>& bi
   const ScalarType type = x.scalar_type();
   check(type == ScalarType::Float || type == ScalarType::BFloat16);
   check(((others.size() == matrices.size()) && ...));
+  auto regular = [](const Tensor& of) { return of.is_contiguous(); };
+  for (const auto* list : {&matrices, &others...})
+    check(std::all_of(list->begin(), list->end(), regular));
   check(!biases || biases->size() == matrices.size());
   int64_t d_out = 0, width = 0;
   for (size_t i = 0; i < matrices.size(); ++i) {
     const int64_t n = matrices[i].size(0);
+    check(matrices[i].dim() == 2);
     check(!biases || ((*biases)[i].scalar_type() == type && (*biases)[i].size(0) == n));
+    check(!biases || regular((*biases)[i]));
     d_out += n;
     width = std::max(width, matrices[i].size(1));
   }

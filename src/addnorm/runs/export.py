@@ -89,6 +89,8 @@ def export_run(
     rest = rest_of(to, facts)
     if to == "hf" and _decoding_keys(run) is None:
         rest["decoding"] = facts["decoding"]
+    if to == "onnx" and run.quantization and run.quantization.scheme.activations.kind == "dynamic":
+        rest["rounding of inputs"] = "dynamic"
     if to == "hf" and (reading := _reading(run)).keys:
         rest[OF_DATA] = reading.left
     before = [f"{out}: was there already: files of the same names are replaced"] if replaced else []

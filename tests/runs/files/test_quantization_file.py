@@ -7,7 +7,7 @@ import pytest
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
-from addnorm.quantize import Int4Config, Int8Config, StaticConfig
+from addnorm.quantize import DynamicConfig, Int4Config, Int8Config, StaticConfig
 from addnorm.runs.files.folder import QUANTIZATION, is_quantized
 from addnorm.runs.files.quantization_file import (
     Quantization,
@@ -26,6 +26,7 @@ from addnorm.runs.files.quantization_file import (
             "int8 static smoothing 0.5",
         ),
         (Int4Config(rounding="gptq", group_size=64), "int4 gptq by 64"),
+        (Int4Config(activations=DynamicConfig()), "int4 nearest by 32 dynamic"),
     ],
 )
 def test_round_trips(scheme: Int8Config | Int4Config, label: str, tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ class Quantization:
         if isinstance(scheme, Int8Config):
             smooth = "" if scheme.smoothing is None else f" smoothing {scheme.smoothing:g}"
             return f"int8 {scheme.activations.kind}{smooth}"
-        return f"int4 {scheme.rounding} by {scheme.group_size}"
+        dynamic = " dynamic" if scheme.activations.kind == "dynamic" else ""
+        return f"int4 {scheme.rounding} by {scheme.group_size}{dynamic}"
 
     def facts(self) -> dict[str, str]:
         """Return a description in rows."""
