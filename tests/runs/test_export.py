@@ -115,7 +115,7 @@ def test_onnx_says_that_it_does_not_round_inputs(
     run: Path, scheme: Int8Config | Int4Config, tmp_path: Path
 ) -> None:
     quantize_run(Run.open(run), tmp_path / "quantized", scheme)
-    [*_, line] = Run.open(tmp_path / "quantized").export(tmp_path / "onnx", to="onnx")
+    [*_, line] = export_run(Run.open(tmp_path / "quantized"), tmp_path / "onnx", to="onnx")
     assert "facts that onnx cannot carry: " in line
     assert "rounding of inputs" in line
 
