@@ -34,8 +34,8 @@ class Scheme:
     weights_only
         Leave the inputs of products as they are. The default of int4.
     dynamic
-        Round each token's input by its own largest number; with int4, each 32 neighbours of it. The
-        default of int8.
+        int8: round each token's input by its own largest number, the default. int4: round each
+        block of 32 numbers of an input by the block's largest.
     static
         int8: round all inputs of a layer by one scale, calibrated on the run's training data.
     range

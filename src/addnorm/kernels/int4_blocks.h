@@ -37,8 +37,10 @@ struct Rounded {
   }
 };
 
-// One row of x: calls `with(i, a, b, size)` for the block at byte i of the weights unless it is
-// zero. Returns the largest size of a number; NaN, without a call, if some number is not finite.
+// Calls `with(i, a, b, size, part)` for each block of a row of x that is not zero: its place in the
+// bytes of the weights, its numbers, the largest size of one, and that as a part of the row's.
+//
+// Returns the row's largest size; NaN, without a call, if some number is not finite.
 template <typename Number, typename With>
 inline float for_each_block(const Number* x, int64_t d_in, int64_t bytes, const With& with) {
   Integers sizes = {};
