@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.generate.test_single_row import Halved, Turned, int4, plain
+from tests.generate.test_single_row import Halved, Turned, in_another_order, int4, plain
 from torch import Tensor, nn
 
 from addnorm.compiler import has_compiler
@@ -107,6 +107,7 @@ def test_graphs_generate_the_same(
         with_weights(model, form)
     prompts, greedy = [[1 + i, 2, 3] for i in range(5)], GreedyConfig()
     for _ in range(2):
+        in_another_order(model)
         ours = CompiledContinuation(model, several=True)
         for n in (2, 5):
             want = generate(model, prompts[:n], greedy, max_new_tokens=6, eos_id=None)

@@ -35,6 +35,13 @@ def test_the_first_of_two_integers_is_in_the_lower_half() -> None:
     assert packed(torch.tensor([[-8, 7]], dtype=torch.int8)).tolist() == [[0xF0]]
 
 
+def test_a_transposed_view_is_stored_row_by_row() -> None:
+    weight = torch.randn(64, 10)
+    turned = Int4Matrix(round_nearest(weight.t(), 32), 64)
+    assert turned.values.is_contiguous() and turned.scale.is_contiguous()
+    assert torch.equal(turned.values, Int4Matrix(round_nearest(weight.t().clone(), 32), 64).values)
+
+
 @given(st.integers(1, 40), st.integers(1, 100), st.sampled_from([32, 64, 128]))
 def test_rows_and_scales_equal_the_definition(d_out: int, d_in: int, size: int) -> None:
     groups = round_nearest(torch.randn(d_out, d_in), size)

@@ -68,14 +68,14 @@ class CompiledContinuation(Continuation):
     By default for one text at a time; with `several` for any number of texts or beams, which is
     slightly slower for a single text. Compilation takes up to a minute; afterwards the graph is
     loaded from disk. Weights that are not contiguous (such as GPT-2's transposed views of the file)
-    are copied. A mixture of experts computes all its experts in a graph. Raises `InputError` for a
+    are replaced by copies. A mixture of experts computes all its experts in a graph. Raises `InputError` for a
     model with mixers other than attention, or not on a CPU, and if there is no C++ compiler.
     """
 
     def __init__(
         self, model: DecoderModel, *, several: bool = False, never: Sequence[int] = ()
     ) -> None:
-        prepare(PURPOSE, model, model)
+        check_compilable(PURPOSE, model, model)
         super().__init__(model, never=never)
         self.several = several
         self.start([[0] * 3] * (2 if several else 1))
@@ -126,7 +126,7 @@ class CompiledTranslation(Translation):
         beams: int = 1,
         never: Sequence[int] = (),
     ) -> None:
-        prepare(PURPOSE, model, model.target_embed, model.decoder, model.head)
+        check_compilable(PURPOSE, model, model.target_embed, model.decoder, model.head)
         for i, pattern in enumerate(model.decoder.patterns):
             if pattern != Full():
                 raise InputError(
@@ -243,16 +243,14 @@ def _scores(attentions: Iterable[object], keys_values: Sequence[Tensor]) -> list
     return scores if has_operator(OPERATOR) else [None] * len(scores)
 
 
-def prepare(purpose: str, model: Model, *traced: nn.Module) -> None:
-    """Make the weights contiguous.
+def check_compilable(purpose: str, model: Model, *traced: nn.Module) -> None:
+    """Raise `InputError`, which begins with `purpose`, for parts without a graph, or not on a CPU.
 
-    Raises `InputError`, which begins with `purpose`, for what cannot be traced, or not on a CPU.
+    Those that are `traced` need a graph.
     """
     check_traceable(purpose, *traced)
     if (device := next(model.parameters()).device).type != "cpu":
         raise InputError(f"compiled generation needs a CPU, and this model is on {device}")
-    for weight in model.parameters():
-        weight.data = weight.data.contiguous()
 
 
 def _check_rows(n: int, several: bool) -> None:

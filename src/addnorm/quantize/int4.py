@@ -46,7 +46,7 @@ class Int4Matrix(nn.Module):
         super().__init__()
         self.d_in = d_in
         self.register_buffer("values", packed(groups.values))
-        self.register_buffer("scale", groups.scale)
+        self.register_buffer("scale", groups.scale.contiguous())
 
     @property
     def group_size(self) -> int:
@@ -124,7 +124,7 @@ _KERNELS: WeakKeyDictionary[Int4Matrix, _Kernel] = WeakKeyDictionary()
 def packed(values: Int8[Tensor, "d_out width"]) -> UInt8[Tensor, "d_out bytes"]:
     """Pack two integers into each byte, the first into the lower half."""
     shifted = (values - LEAST).to(torch.uint8)
-    return shifted[:, ::2] | (shifted[:, 1::2] << 4)
+    return (shifted[:, ::2] | (shifted[:, 1::2] << 4)).contiguous()
 
 
 def unpacked(values: UInt8[Tensor, "*rows bytes"]) -> Int8[Tensor, "*rows width"]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.errors import InputError
-from addnorm.generate.compiled import dynamic_axes, prepare
+from addnorm.generate.compiled import dynamic_axes, check_compilable
 from addnorm.generate.graphs import Graph, compiled
 from addnorm.generate.next_token import device_of, evaluating
 from addnorm.kernels.build import load_operator
@@ -101,7 +101,7 @@ def compiled_step(step: PagedStep, buffers: Buffers) -> Callable[..., Tensor]:
     There is a graph for one text, where products are loops over the weights, and one for any number
     of texts. Raises `InputError` as `CompiledContinuation` does.
     """
-    prepare("this model does not compile for serving", step.model)
+    check_compilable("this model does not compile for serving", step.model)
     graphs = [_graph(step, buffers, rows) for rows in (1, 2)]
 
     def run(
