@@ -68,8 +68,9 @@ class CompiledContinuation(Continuation):
     By default for one text at a time; with `several` for any number of texts or beams, which is
     slightly slower for a single text. Compilation takes up to a minute; afterwards the graph is
     loaded from disk. Weights that are not contiguous (such as GPT-2's transposed views of the file)
-    are replaced by copies. A mixture of experts computes all its experts in a graph. Raises `InputError` for a
-    model with mixers other than attention, or not on a CPU, and if there is no C++ compiler.
+    are replaced by copies. A mixture of experts computes all its experts in a graph. Raises
+    `InputError` for a model with mixers other than attention, or not on a CPU, and if there is no
+    C++ compiler.
     """
 
     def __init__(

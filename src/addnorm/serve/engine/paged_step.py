@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.errors import InputError
-from addnorm.generate.compiled import dynamic_axes, check_compilable
+from addnorm.generate.compiled import check_compilable, dynamic_axes
 from addnorm.generate.graphs import Graph, compiled
 from addnorm.generate.next_token import device_of, evaluating
 from addnorm.kernels.build import load_operator
