@@ -38,7 +38,8 @@ def test_the_first_of_two_integers_is_in_the_lower_half() -> None:
 def test_a_transposed_view_is_stored_row_by_row() -> None:
     weight = torch.randn(64, 10)
     turned = Int4Matrix(round_nearest(weight.t(), 32), 64)
-    assert turned.values.is_contiguous() and turned.scale.is_contiguous()
+    assert turned.values.is_contiguous()
+    assert turned.scale.is_contiguous()
     assert torch.equal(turned.values, Int4Matrix(round_nearest(weight.t().clone(), 32), 64).values)
 
 
