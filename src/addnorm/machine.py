@@ -6,6 +6,7 @@ nothing else of AddNorm.
 
 import ctypes
 import gc
+import mmap
 import os
 import platform
 import re
@@ -15,6 +16,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+
+TRANSPARENT_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
@@ -54,6 +57,31 @@ def return_freed_pages() -> None:
     """
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
+
+
+HUGE_PAGE = 2**21
+"""The bytes of a huge page of most processors."""
+
+
+def huge_pages(size: int) -> tuple[mmap.mmap, int] | None:
+    """Memory for `size` bytes from an offset, on huge pages; None where the system has none.
+
+    A processor then looks up the address of a page 512 times less often.
+    """
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    try:
+        policy = TRANSPARENT_HUGE_PAGES.read_text(encoding="ascii")
+    except OSError:
+        return None
+    if advice is None or "[never]" in policy:
+        return None
+    memory = mmap.mmap(-1, size + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(advice)
+    return memory, -_address(memory) % HUGE_PAGE
+
+
+def _address(memory: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
@@ -27,6 +26,7 @@ from addnorm.generate.single_row import (
     place_row_products,
     tensor_names,
 )
+from addnorm.generate.weight_memory import lay_out
 from addnorm.kernels.build import load_operator
 from addnorm.machine import keep_freed_pages
 from addnorm.nn.choices import choices
@@ -57,11 +57,11 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     """Compile `module(*inputs)` to machine code, or load the graph from the disk cache.
 
     `lengths` names the dynamic axes of the inputs, as for `torch.export`. Linear layers become the
-    products that are fastest for their rows. Weights that are not contiguous, such as transposed
-    views of a file, are replaced by copies. Raises `CompilerError` if there is no C++ compiler, if
-    it fails, or if the graph cannot be stored.
+    products that are fastest for their rows. Weights may move (`weight_memory.lay_out`). Raises
+    `CompilerError` if there is no C++ compiler, if it fails, or if the graph cannot be stored.
     """
-    _make_contiguous(module)
+    with _all_registered(module):
+        lay_out(module)
     name = fingerprint(module, example, lengths)
     if has_other_parts(module):  # custom code: identify it by the traced graph
         name = _name_of(name, module, example, lengths)
@@ -111,13 +111,6 @@ def product(
     else:  # a torch without oneDNN, as for Apple's processors
         y = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
     return y.view(*x.shape[:-1], weight.shape[0])
-
-
-def _make_contiguous(module: nn.Module) -> None:
-    """Copy the parameters and buffers in another order: a graph goes by shapes alone."""
-    for tensor in chain(module.parameters(), module.buffers()):
-        if not tensor.is_contiguous():
-            tensor.data = tensor.data.contiguous()
 
 
 def _loaded(file: Path) -> Any:
