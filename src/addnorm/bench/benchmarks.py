@@ -228,7 +228,7 @@ def translations() -> Benchmark:
                     "transformers f32", libraries.translate_transformers, "transformers", **options
                 )
             )
-        goal = Goal(must=1.2, aim=1.5)
+        goal = Goal(must=1.25, aim=1.5)
         peers = (theirs, f"{theirs}, workers")
         targets.append(Ratio(ours=(f"ours {SHORT[precision]}",), peers=peers, goal=goal))
     return Benchmark(

@@ -28,7 +28,7 @@ from addnorm.generate.next_token import (
     ints,
 )
 from addnorm.generate.rules import NO_TOKEN_ALLOWED, Rules, within_grammars
-from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig
+from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig, maxima
 from addnorm.generate.self_speculation import SelfSpeculation
 from addnorm.models import DecoderModel, EncoderDecoderModel
 
@@ -294,8 +294,8 @@ def _allowed(scores: Tensor, texts: Sequence[TextStream | None], ends: Ids) -> T
     """
     grammars = [None if text is None else text.grammar for text in texts]
     scores = within_grammars(scores, grammars, ends)
-    for i in ints((scores.amax(-1) == -inf).nonzero()[:, 0]):
-        grammar = grammars[i]
+    if -inf in (largest := maxima(scores)):
+        grammar = grammars[largest.index(-inf)]
         raise InputError(NO_TOKEN_ALLOWED if grammar is None else grammar.why_none)
     return scores
 

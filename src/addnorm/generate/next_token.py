@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from math import inf
 from sys import maxsize
 from typing import Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ from addnorm.data.example import PROPERTIES
 from addnorm.data.examples import Medium
 from addnorm.errors import InputError, TextError
 from addnorm.generate.early_exit import EarlyExit
+from addnorm.generate.sampling import maxima
 from addnorm.generate.timestamps import TimestampRules
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.models.inputs import Input
@@ -25,7 +27,9 @@ from addnorm.nn.heads import HiddenHead
 Ids = Sequence[int]
 Logits = Float[Tensor, "rows vocab"]
 
-NOT_A_NUMBER = "the model's logits hold NaN: its weights are damaged or its training diverged"
+NOT_A_NUMBER = (
+    "the model's logits hold NaN or infinity: its weights are damaged or its training diverged"
+)
 
 
 @runtime_checkable
@@ -318,9 +322,9 @@ def evaluating(model: nn.Module) -> Generator[None]:
 
 
 def checked(logits: Float[Tensor, "rows vocab"]) -> Logits:
-    """Convert the logits to float32, and check them. Raises `InputError` if they contain NaN."""
+    """Convert the logits to float32, and check them. Raises `InputError` for NaN and infinity."""
     logits = logits.float()
-    if bool(logits.sum().isnan()):  # one pass, where isnan().any() takes three
+    if not all(largest < inf for largest in maxima(logits)):
         raise InputError(NOT_A_NUMBER)
     return logits
 

@@ -88,12 +88,23 @@ def draw(
     return torch.searchsorted(mass, target, right=True)[:, 0]
 
 
+FOR_NUMPY = 2**18
+"""Up to how many logits numpy finds maxima faster: in 50,000 within 5 µs, where torch takes 45."""
+
+
 def most_probable(logits: Float[Tensor, "rows vocab"]) -> Int[Tensor, " rows"]:
     """The token of the largest logit in each row, which holds no NaN; any one of equals."""
     if logits.device.type != "cpu":
         return logits.argmax(-1)
     # For a row of 50,000 numbers torch takes 45 µs, numpy 8.
     return torch.from_numpy(logits.numpy().argmax(-1))
+
+
+def maxima(logits: Float[Tensor, "rows vocab"]) -> list[float]:
+    """The largest logit of each row; NaN for a row that holds NaN."""
+    if logits.device.type != "cpu" or logits.numel() > FOR_NUMPY:
+        return logits.amax(-1).tolist()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return logits.numpy().max(-1).tolist()
 
 
 def generator_of(seed: int, row: int) -> torch.Generator:

@@ -23,7 +23,7 @@ from addnorm.generate.rules import (
     constrained,
     within_grammars,
 )
-from addnorm.generate.sampling import draw, generator_of, most_probable, uniforms
+from addnorm.generate.sampling import draw, generator_of, maxima, most_probable, uniforms
 from addnorm.generate.top_k import top_k
 from addnorm.runs.inference.decoding import SAMPLING, decoding_for, search_of, usual_decoding
 from addnorm.runs.trained_model import TrainedModel
@@ -259,10 +259,10 @@ def choose(logits: Logits, answers: Sequence[Answer]) -> Chosen:
         members = [answers[i] for i in rows]
         scores = choice.scores(logits if len(groups) == 1 else logits[rows], members)
         scores = within_grammars(scores, [answer.grammar for answer in members], choice.ends)
-        forbidden = (scores == -inf).all(-1)
-        if bool(forbidden.any()):
-            failed |= {rows[i]: members[i].why_none for i in ints(forbidden.nonzero()[:, 0])}
-            scores = scores.masked_fill(forbidden[:, None], 0.0)
+        forbidden = [i for i, largest in enumerate(maxima(scores)) if largest == -inf]
+        if forbidden:
+            failed |= {rows[i]: members[i].why_none for i in forbidden}
+            scores = scores.index_fill(0, _ids(forbidden, scores), 0.0)
         chosen = choice.tokens(scores, members)
         if isinstance(choice.decoding, GreedyConfig):
             near_ties += int(_is_near(scores, chosen).sum())
@@ -275,7 +275,7 @@ def choose(logits: Logits, answers: Sequence[Answer]) -> Chosen:
 
 def _broken(logits: Logits) -> list[int]:
     """The rows with NaN or plus infinity, from which no token can be drawn."""
-    return ints((~(logits < inf)).any(-1).nonzero()[:, 0])
+    return [i for i, largest in enumerate(maxima(logits)) if not largest < inf]
 
 
 def _is_near(scores: Logits, chosen: Int[Tensor, " rows"]) -> Bool[Tensor, " rows"]:
