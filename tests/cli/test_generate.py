@@ -184,6 +184,22 @@ def test_compiled_it_writes_the_same_of_many_lines(
 
 
 @pytest.mark.long
+def test_keys_and_values_in_fewer_bits(run_of: RunOf, addnorm: Command) -> None:
+    words = ("generate", run_of("language"), "--prompt", "To be", "--beams", 1, "--json")
+    narrow = ("--cache-dtype", "bfloat16")
+    scores = [json.loads(addnorm(*words, "--compile", *more)[1])["score"] for more in ((), narrow)]
+    assert scores[0] != scores[1]
+    assert scores[0] == pytest.approx(scores[1], rel=1e-2)
+    code, out, err = addnorm(*words, *narrow)
+    assert (code, out) == (2, "")
+    assert "--cache-dtype is for compiled graphs: give --compile too" in err
+    words = ("generate", run_of("translation"), "--prompt", "ab", "--compile", *narrow)
+    code, out, err = addnorm(*words)
+    assert (code, out) == (2, "")
+    assert "only decoder-only models keep keys and values in bfloat16" in err
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("weights", ["bfloat16", "int8"])
 def test_weights_in_fewer_bits(weights: str, run_of: RunOf, addnorm: Command) -> None:
     words = ("generate", run_of("language"), "--prompt", "To be", "--beams", 1, "--json")

@@ -18,6 +18,7 @@ from addnorm.generate import (
     graphs,
     translate,
 )
+from addnorm.generate.buffers import buffers
 from addnorm.generate.decode import decode
 from addnorm.models import (
     DecoderConfig,
@@ -144,6 +145,47 @@ def test_bfloat16_is_within_its_precision() -> None:
     want = torch.stack([plain.start([[3, 1]]), plain.step(torch.tensor([4]))])
     got = torch.stack([compiled.start([[3, 1]]), compiled.step(torch.tensor([4]))])
     assert (got - want).abs().max() < 0.03 * want.abs().max()
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("name", ["llama", *OTHERS])
+def test_keys_and_values_in_bfloat16_are_within_its_precision(
+    name: str, several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a graph is made of, for every kind of part; past the first buffers, too."""
+    monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda step, *_: step)
+    model = decoder(**(LLAMA if name == "llama" else OTHERS[name]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)  # far from saturation, where a step would amplify rounding
+    exact = Continuation(model)
+    compiled = CompiledContinuation(model, several=several, cache_dtype=torch.bfloat16)
+    prompts = [[3, 1, *[4] * 30]] * (1 + several)
+    want, got = exact.start(prompts), compiled.start(prompts)
+    torch.testing.assert_close(got, want)
+    for token in range(8):
+        tokens = torch.tensor([token, 9][: len(prompts)])
+        want, got = exact.step(tokens), compiled.step(tokens)
+        assert got.dtype == torch.float32
+        assert 0 < (got - want).abs().max() < 0.02 * want.abs().max()
+    assert {buffer.dtype for buffer in buffers(compiled._state.cache)} == {torch.bfloat16}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("several", [False, True])
+def test_a_graph_reads_keys_and_values_in_bfloat16(several: bool) -> None:
+    model = decoder(**LLAMA, n_layers=1)
+    exact = Continuation(model)
+    compiled = CompiledContinuation(model, several=several, cache_dtype=torch.bfloat16)
+    prompts = PROMPTS if several else PROMPTS[1:2]
+    want = torch.cat([exact.start(prompts), exact.step(torch.arange(len(prompts)))])
+    got = torch.cat([compiled.start(prompts), compiled.step(torch.arange(len(prompts)))])
+    assert (got - want).abs().max() < 0.02 * want.abs().max()
+
+
+def test_another_type_of_the_cache_is_rejected() -> None:
+    with pytest.raises(InputError, match=r"kept in torch.bfloat16, not torch.float16"):
+        CompiledContinuation(decoder(**LLAMA), cache_dtype=torch.float16)
 
 
 @pytest.mark.slow

@@ -80,11 +80,15 @@ def train_translator(
 
 
 def decode(folder: Path, *, sizes: DecodingSizes, precision: Precision) -> Run:
-    """Return rounds of greedy continuations of all prompts in a batch, compiled."""
+    """Return rounds of greedy continuations of all prompts in a batch, compiled.
+
+    Keys and values of a quantised model have 16 bits, as llama.cpp's always have.
+    """
     model = _opened(folder, precision)
     assert isinstance(model, DecoderModel)
     prompts = sizes.prompts()
-    compiled = CompiledContinuation(model, several=len(prompts) > 1)
+    dtype = torch.bfloat16 if precision in QUANTIZED else None
+    compiled = CompiledContinuation(model, several=len(prompts) > 1, cache_dtype=dtype)
     return decoding(
         lambda n: generate(compiled, prompts, GreedyConfig(), max_new_tokens=n, eos_id=None), sizes
     )

@@ -25,11 +25,11 @@ from addnorm.nn.fixed_cache import FixedCache
 from addnorm.nn.masks import Branches
 
 
-def in_buffers(cache: KVCache) -> KVCache:
-    """Copy a cache (attention layers only) into preallocated buffers."""
+def in_buffers(cache: KVCache, dtype: torch.dtype | None = None) -> KVCache:
+    """Copy a cache (attention layers only) into preallocated buffers, of this type if given."""
     n = int(cache.length)
     slots = torch.arange(n)
-    layers = [_in_buffers(layer.self_cache, slots) for layer in cache]
+    layers = [_in_buffers(layer.self_cache, slots, dtype) for layer in cache]
     fixed = KVCache(layers, length=n)
     for new, old in zip(fixed, cache, strict=True):
         if memory := old.cross_cache.kept:
@@ -37,12 +37,14 @@ def in_buffers(cache: KVCache) -> KVCache:
     return fixed
 
 
-def _in_buffers(cache: Cache, slots: Int[Tensor, " so_far"]) -> FixedCache | NoCache:
+def _in_buffers(
+    cache: Cache, slots: Int[Tensor, " so_far"], dtype: torch.dtype | None
+) -> FixedCache | NoCache:
     if isinstance(cache, NoCache):
         return cache
     assert isinstance(cache, SelfCache), "only attention is compiled"
-    k, v = (with_room(part, len(slots)) for part in cache.kept)
-    return FixedCache(k, v, slots)
+    k, v = (with_room(part.to(dtype or part.dtype), len(slots)) for part in cache.kept)
+    return FixedCache(k, v, slots, dtype=cache.kept[0].dtype)
 
 
 def is_in_buffers(cache: KVCache | None) -> bool:
@@ -55,6 +57,11 @@ def is_in_buffers(cache: KVCache | None) -> bool:
 def buffers(cache: KVCache | None) -> list[Tensor]:
     """The buffers of all layers, keys and values alternating."""
     return [part for layer in _layers(cache) for part in (layer.keys, layer.values)]
+
+
+def computed_dtype(cache: KVCache | None) -> torch.dtype | None:
+    """The type in which the model computes, whatever that of its buffers; None without buffers."""
+    return next((layer.dtype for layer in _layers(cache)), None)
 
 
 def room(cache: KVCache | None) -> int:

@@ -18,6 +18,7 @@ from addnorm.errors import InputError
 from addnorm.generate.buffers import (
     branched,
     buffers,
+    computed_dtype,
     extend,
     extended,
     in_buffers,
@@ -68,22 +69,32 @@ class CompiledContinuation(Continuation):
     By default for one text at a time; with `several` for any number of texts or beams, which is
     slightly slower for a single text. Compilation takes up to a minute; afterwards the graph is
     loaded from disk. Weights that are not contiguous (such as GPT-2's transposed views of the file)
-    are replaced by copies. A mixture of experts computes all its experts in a graph. Raises
-    `InputError` for a model with mixers other than attention, or not on a CPU, and if there is no
-    C++ compiler.
+    are replaced by copies. With a `cache_dtype`, which is `torch.bfloat16`, keys and values are
+    rounded as they are kept, and attention reads half as much. A mixture of experts computes all
+    its experts in a graph. Raises `InputError` for a model with mixers other than attention, or not
+    on a CPU, for another type of the cache, and if there is no C++ compiler.
     """
 
     def __init__(
-        self, model: DecoderModel, *, several: bool = False, never: Sequence[int] = ()
+        self,
+        model: DecoderModel,
+        *,
+        several: bool = False,
+        never: Sequence[int] = (),
+        cache_dtype: torch.dtype | None = None,
     ) -> None:
         check_compilable(PURPOSE, model, model)
+        if cache_dtype not in (None, torch.bfloat16):
+            raise InputError(f"keys and values are kept in torch.bfloat16, not {cache_dtype}")
         super().__init__(model, never=never)
         self.several = several
+        self._cache_dtype = cache_dtype
         self.start([[0] * 3] * (2 if several else 1))
         *_, of_cache = inputs = self._inputs()
         rows, valid = dynamic_axes(several), dynamic_axes(several, 1) if several else None
         lengths = rows, dynamic_axes(True), valid, [dynamic_axes(several, 2)] * len(of_cache)
-        self._graph = _graph(_DecoderStep(model, of_cache), inputs, lengths)
+        step = _DecoderStep(model, of_cache, computed_dtype(self._state.cache))
+        self._graph = _graph(step, inputs, lengths)
 
     def _step(self) -> Logits:
         _check_rows(len(self._unread), self.several)
@@ -99,7 +110,7 @@ class CompiledContinuation(Continuation):
         if self.several and valid is None:  # a graph for several texts requires a padding mask
             n = int(cache.length)
             valid = torch.ones(len(self._unread), n + 1, dtype=torch.bool)
-        self._state = DecoderState(cache=in_buffers(cache), valid=valid)
+        self._state = DecoderState(cache=in_buffers(cache, self._cache_dtype), valid=valid)
         return logits
 
     def _inputs(self) -> tuple[Any, ...]:
@@ -189,9 +200,10 @@ class CompiledTranslation(Translation):
 class _DecoderStep(nn.Module):
     """`decoder_step` with one new token per text, whose keys and values go into the buffers."""
 
-    def __init__(self, model: DecoderModel, buffers: Buffers) -> None:
+    def __init__(self, model: DecoderModel, buffers: Buffers, dtype: torch.dtype | None) -> None:
         super().__init__()
         self.model = model
+        self.dtype = dtype
         self.scores = _scores(_storing(model.stack), buffers)
 
     def forward(
@@ -201,7 +213,7 @@ class _DecoderStep(nn.Module):
         valid: Bool[Tensor, "rows so_far"] | None,
         buffers: Buffers,
     ) -> Float[Tensor, "rows vocab"]:
-        cache = fixed_cache(self.model.stack, buffers, slots, 1, self.scores)
+        cache = fixed_cache(self.model.stack, buffers, slots, 1, self.scores, self.dtype)
         return decoder_step(self.model, tokens, DecoderState(cache=cache, valid=valid))[0][:, -1]
 
 

@@ -15,8 +15,8 @@ namespace {
 
 using namespace addnorm;
 
-template <typename Number>
-void see(const Arguments<Number>& of, int64_t text, Seen& seen) {
+template <typename Number, typename Stored>
+void see(const Arguments<Number, Stored>& of, int64_t text, Seen& seen) {
   const int64_t* slots = of.slots.at(text);
   seen.columns.resize(of.columns), seen.slots.resize(of.columns), seen.n = 0;
   for (int64_t column = 0; column < of.columns; ++column) {
@@ -29,31 +29,31 @@ void see(const Arguments<Number>& of, int64_t text, Seen& seen) {
 }
 
 // The work on some rows of one text after another.
-template <typename Number>
+template <typename Number, typename Stored>
 struct Pass {
   Seen seen;
-  std::vector<Block<Number>> blocks;
+  std::vector<Block<Number, Stored>> blocks;
 
-  void run(const Arguments<Number>& of, int64_t text, int64_t first, int64_t last) {
+  void run(const Arguments<Number, Stored>& of, int64_t text, int64_t first, int64_t last) {
     see(of, text, seen);
     blocks.resize((last - first + ROWS - 1) / ROWS);
-    for (Block<Number>& block : blocks) {
+    for (Block<Number, Stored>& block : blocks) {
       block.start(of, text, first, last);
       block.read(seen);
       first += ROWS;
     }
     for (int64_t i = 0; i < seen.n; ++i)
-      for (Block<Number>& block : blocks) block.score(i);
-    for (Block<Number>& block : blocks) block.take_exponentials();
+      for (Block<Number, Stored>& block : blocks) block.score(i);
+    for (Block<Number, Stored>& block : blocks) block.take_exponentials();
     for (int64_t i = 0; i < seen.n; i += WIDTH)
-      for (Block<Number>& block : blocks) block.mix(i, std::min(seen.n, i + WIDTH));
-    for (Block<Number>& block : blocks) block.put();
+      for (Block<Number, Stored>& block : blocks) block.mix(i, std::min(seen.n, i + WIDTH));
+    for (Block<Number, Stored>& block : blocks) block.put();
   }
 };
 
 // Some rows of a text at a time: all where the heads of a token are adjacent, else of four heads.
-template <typename Number>
-void run(const Arguments<Number>& of, int64_t texts) {
+template <typename Number, typename Stored>
+void run(const Arguments<Number, Stored>& of, int64_t texts) {
   const int64_t rows = of.heads * of.queries, threads = torch::stable::get_num_threads();
   if (!texts || !rows) return;
   const bool is_by_token = of.keys.strides[1] < of.keys.strides[2];
@@ -63,7 +63,7 @@ void run(const Arguments<Number>& of, int64_t texts) {
   const int64_t some = (rows + parts - 1) / parts, units = (rows + some - 1) / some;
   std::atomic<int64_t> next{0};  // texts differ in columns: who is free takes the next
   torch::stable::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
-    Pass<Number> pass;
+    Pass<Number, Stored> pass;
     for (int64_t i = next++; i < texts * units; i = next++) {
       const int64_t first = i % units * some;
       pass.run(of, i / units, first, std::min(rows, first + some));
@@ -71,17 +71,17 @@ void run(const Arguments<Number>& of, int64_t texts) {
   });
 }
 
-template <typename Number>
+template <typename Number, typename Stored>
 Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values,
               const std::optional<Tensor>& slots, const std::optional<Tensor>& allowed,
               const std::optional<Tensor>& bias, const std::optional<Tensor>& sinks, double scale,
               std::optional<double> softcap) {
   const int64_t shape[] = {q.size(0), q.size(1), q.size(2), values.size(3)};
   Tensor mixed = torch::stable::new_empty(q, shape);
-  const Arguments<Number> of = {
+  const Arguments<Number, Stored> of = {
       .q = Rows<const Number>(q),
-      .keys = Rows<const Number>(keys),
-      .values = Rows<const Number>(values),
+      .keys = Rows<const Stored>(keys),
+      .values = Rows<const Stored>(values),
       .slots = Rows<const int64_t>(slots),
       .allowed = Rows<const bool>(allowed),
       .bias = Rows<const float>(bias),
@@ -107,10 +107,12 @@ Tensor cached_attention(Tensor q, Tensor keys, Tensor values, std::optional<Tens
   const int64_t texts = q.size(0), queries = q.size(1), heads = q.size(2), n_slots = keys.size(2);
   const int64_t columns = slots ? slots->size(slots->dim() - 1) : n_slots;
   const bool is_narrow = q.scalar_type() == ScalarType::BFloat16;
+  const bool is_stored_narrow = is_narrow || keys.scalar_type() == ScalarType::BFloat16;
   const ScalarType type = is_narrow ? ScalarType::BFloat16 : ScalarType::Float;
+  const ScalarType stored = is_stored_narrow ? ScalarType::BFloat16 : ScalarType::Float;
   check_rows(q, type, {texts, queries, heads, keys.size(3)});
-  check_rows(keys, type, {texts, keys.size(1), n_slots, q.size(3)});
-  check_rows(values, type, {texts, keys.size(1), n_slots, values.size(3)});
+  check_rows(keys, stored, {texts, keys.size(1), n_slots, q.size(3)});
+  check_rows(values, stored, {texts, keys.size(1), n_slots, values.size(3)});
   check(keys.size(1) ? heads % keys.size(1) == 0 : !heads);
   check(values.size(2) == n_slots);
   if (slots) check_rows(*slots, ScalarType::Long, {texts, columns});
@@ -118,7 +120,9 @@ Tensor cached_attention(Tensor q, Tensor keys, Tensor values, std::optional<Tens
   if (bias) check_rows(*bias, ScalarType::Float, {texts, heads, queries, columns});
   if (sinks) check_numbers(*sinks, {ScalarType::Float});
   check(!sinks || sinks->numel() == heads);
-  auto with = is_narrow ? attend<BFloat16> : attend<float>;
+  auto with = is_narrow          ? attend<BFloat16, BFloat16>
+              : is_stored_narrow ? attend<float, BFloat16>
+                                 : attend<float, float>;
   return with(q, keys, values, slots, allowed, bias, sinks, scale, softcap);
 }
 

@@ -10,10 +10,11 @@ namespace addnorm {
 constexpr int64_t ROWS = 4;   // at a time
 constexpr int64_t LATER = 4;  // tokens, after which keys that are asked for now are read
 
-template <typename Number>
+// Numbers of queries and of the result, and those of keys and values.
+template <typename Number, typename Stored>
 struct Arguments {
   Rows<const Number> q;             // [text, query, head]
-  Rows<const Number> keys, values;  // [text, kv_head, slot]
+  Rows<const Stored> keys, values;  // [text, kv_head, slot]
   Rows<const int64_t> slots;        // [text]; or null: the first ones in order
   Rows<const bool> allowed;         // [text, query]; or null
   Rows<const float> bias;           // [text, head, query]; or null
@@ -45,11 +46,11 @@ inline Four of_quarters(const Function& f, Vector x) {
 }
 
 // Four rows of the result of a text, the queries of a head one after another.
-template <typename Number>
+template <typename Number, typename Stored>
 class Block {
  public:
   // From `first` on; the last one is repeated.
-  void start(const Arguments<Number>& arguments, int64_t next, int64_t first, int64_t last) {
+  void start(const Arguments<Number, Stored>& arguments, int64_t next, int64_t first, int64_t last) {
     of = &arguments, text = next;
     const int64_t width = whole(of->key_width);
     q.resize(ROWS * width);
@@ -126,7 +127,7 @@ class Block {
   void score(int64_t i) {
     const int64_t width = whole(of->key_width), slot = seen->slots[i];
     const int64_t next = seen->slots[std::min(i + LATER, seen->n - 1)];
-    const Number *k[HEADS], *later[HEADS];
+    const Stored *k[HEADS], *later[HEADS];
     for (int64_t h = 0; h < HEADS; ++h) {
       k[h] = of->keys.at(text, kv_head[h], slot);
       later[h] = of->keys.at(text, kv_head[h], next);
@@ -171,8 +172,8 @@ class Block {
       const int64_t slot = seen->slots[i], next = seen->slots[std::min(i + WIDTH, seen->n - 1)];
 #pragma GCC unroll 4
       for (int64_t h = 0; h < HEADS; ++h) {
-        const Number* v = of->values.at(text, kv_head[h], slot) + d;
-        const Number* later = of->values.at(text, kv_head[h], next) + d;
+        const Stored* v = of->values.at(text, kv_head[h], slot) + d;
+        const Stored* later = of->values.at(text, kv_head[h], next) + d;
 #pragma GCC unroll 4
         for (int64_t c = 0; c < N; ++c) {
           const Vector x = load(v + c * WIDTH, some);
@@ -186,7 +187,7 @@ class Block {
       for (int64_t c = 0; c < N; ++c) store(&mixed[r * width + d + c * WIDTH], totals[r][c]);
   }
 
-  const Arguments<Number>* of;
+  const Arguments<Number, Stored>* of;
   const Seen* seen;
   int64_t text, head[ROWS], kv_head[ROWS], query[ROWS];
   bool is_shared;

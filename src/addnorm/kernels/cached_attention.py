@@ -3,7 +3,8 @@
 `addnorm::cached_attention` takes queries `[texts, queries, heads, d_head]`, and keys and values
 `[texts, kv_heads, slots, width]`. A text's tokens are in all slots in order, or in the `slots`
 `[texts, kv_seq]` of a buffer for many texts. `allowed` is `[texts, queries, kv_seq]`, `bias` is
-`[texts, heads, queries, kv_seq]`; an axis of size one stands for any size.
+`[texts, heads, queries, kv_seq]`; an axis of size one stands for any size. Keys and values have the
+type of the queries, or are bfloat16.
 """
 
 import torch

@@ -172,15 +172,16 @@ def fixed_cache(
     slots: Int[Tensor, " so_far"],
     n_new: int,
     scores: Sequence[DotProduct | None] = (),
+    dtype: torch.dtype | None = None,
 ) -> KVCache:
     """A cache in preallocated buffers (keys, values, keys, …); the last `n_new` slots are empty.
 
     `scores` are those of layers whose attention our operator computes (see `operator_scores`); by
-    default it computes none.
+    default it computes none. The model computes in `dtype`, by default that of the buffers.
     """
     of_layers = pairs(buffers)
     layers = [
-        FixedCache(keys, values, slots, score)
+        FixedCache(keys, values, slots, score, dtype)
         for (keys, values), score in zip(of_layers, scores or [None] * len(of_layers), strict=True)
     ]
     return KVCache(stack.with_others(layers), length=slots.shape[0] - n_new)

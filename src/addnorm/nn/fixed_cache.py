@@ -1,5 +1,6 @@
 """Keys and values in buffers of a fixed size, which a compiled graph takes and writes into."""
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 from torch.nn import functional as F
@@ -30,7 +31,8 @@ class FixedCache(AttentionCache):
     `slots` holds the slot numbers of all tokens so far, including the ones about to be appended.
     The buffers and slots are tensors and everything else follows from their shapes, so that a
     compiled graph can take them as inputs. With a `score` (see `operator_scores`), attention to
-    them is computed by our operator.
+    them is computed by our operator. The buffers may have fewer bits than `dtype`, the type in
+    which the model computes; by default they have the same.
     """
 
     def __init__(
@@ -39,34 +41,44 @@ class FixedCache(AttentionCache):
         values: Values,
         slots: Int[Tensor, " so_far"],
         score: DotProduct | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self.keys = keys
         self.values = values
         self.slots = slots
+        self.dtype = dtype or keys.dtype
         self._score = score
         self._spare: list[Tensor] = []
 
     def append(self, k: NewKeys, v: NewValues, within: Length | None = None) -> KeysValues:
+        """Write the new keys and values; return those of the last `within` slots."""
+        return self._restored(self._written(k, v, within))
+
+    def _written(self, k: NewKeys, v: NewValues, within: Length | None) -> KeysValues:
         """Write the new keys and values; return those of the last `within` slots, as views."""
         end = self.slots.shape[0]
         begin = end - k.shape[2]
-        self.keys.index_copy_(2, self.slots[begin:], k)
-        self.values.index_copy_(2, self.slots[begin:], v)
+        self.keys.index_copy_(2, self.slots[begin:], k.to(self.keys.dtype))
+        self.values.index_copy_(2, self.slots[begin:], v.to(self.values.dtype))
         held = slice(0 if within is None else end - within, end)
         return self.keys[:, :, held], self.values[:, :, held]
+
+    def _restored(self, stored: KeysValues) -> KeysValues:
+        keys, values = stored
+        return keys.to(self.dtype), values.to(self.dtype)
 
     def attend(self, attention: Attention, q: Queries, k: Keys, v: Keys, ctx: Context) -> Heads:
         """Write the new keys and values, and attend to them and to earlier ones."""
         if self._score is None:
             return super().attend(attention, q, k, v, ctx)
-        keys, values = self.append(k, v, ctx.within)
+        keys, values = self._written(k, v, ctx.within)
         bias, sinks = attention.position.score_bias(q, ctx), sinks_of(attention.core)
         return cached_attention(q, keys, values, ctx.mask, bias, self._score, sinks)
 
     def read(self, n: Length) -> KeysValues:
-        """The keys and values of the last `n` slots, as views."""
+        """The keys and values of the last `n` slots."""
         held = slice(self.slots.shape[0])
-        return last_slots(self.keys[:, :, held], self.values[:, :, held], n)
+        return self._restored(last_slots(self.keys[:, :, held], self.values[:, :, held], n))
 
     def extend(self, slots: Int[Tensor, " so_far"]) -> None:
         """Set `slots`, which includes tokens about to be appended; grow the buffers if needed."""

@@ -28,6 +28,9 @@ Pooling = Literal["mean", "first", "last", "head"]
 Weights = Literal["bfloat16", "int8"]
 """The types with fewer bits that weights can have in memory."""
 
+CacheDtype = Literal["bfloat16"]
+"""The types with fewer bits that cached keys and values can have in memory."""
+
 SEVERAL = Parameter(consume_multiple=True, negative="", show_default=False)
 """An option with several values."""
 

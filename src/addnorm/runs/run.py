@@ -43,23 +43,22 @@ from addnorm.runs.inference.results import (
 )
 from addnorm.runs.inference.series import SeriesAnswer, answer_series
 from addnorm.runs.inference.text import (
-    Compiled,
     check_follows,
     check_use,
     classify,
-    compiled,
     embed,
     ends_of,
     hidden_states,
     predict,
-    speculation,
     tag,
     write,
     write_as_it_comes,
 )
+from addnorm.runs.inference.writers import Compiled, compiled, speculation
 from addnorm.runs.opening import open_model
 from addnorm.runs.options import (
     BatchOptions,
+    CacheDtype,
     ChatOptions,
     ClassifyOptions,
     DecodingOptions,
@@ -249,14 +248,18 @@ class Run(TrainedModel):
 
     @known_keywords
     def compiled(
-        self, decoding: "DecodingConfig | None" = None, *, several: bool = True
+        self,
+        decoding: "DecodingConfig | None" = None,
+        *,
+        several: bool = True,
+        cache_dtype: CacheDtype | None = None,
     ) -> "Compiled":
         """The model as a compiled graph, for `write` and `stream`, by default of several texts.
 
-        Its first steps take up to a minute; the graph is then kept on disk. Raises `InputError`
-        for a model that writes no text.
+        Its first steps take up to a minute; the graph is then kept on disk. Keys and values are
+        rounded to a `cache_dtype`. Raises `InputError` for a model that writes no text.
         """
-        return compiled(self, decoding or self.decoding(), several=several)
+        return compiled(self, decoding or self.decoding(), several=several, cache_dtype=cache_dtype)
 
     @known_keywords
     def early_exit(self, rule: str) -> EarlyExit:
@@ -266,9 +269,8 @@ class Run(TrainedModel):
         `confidence:0.9` where its two likeliest tokens are more than 0.9 apart. Raises `InputError`
         for another rule, and for a model without such exits.
         """
-        exits = EarlyExit(exit_rule(rule))
         check_early(self)
-        return exits
+        return EarlyExit(exit_rule(rule))
 
     def speculation(self) -> Compiled:
         """The model with its own drafts, for `write` and `stream`: faster, with the same texts.

@@ -77,6 +77,7 @@ def cases(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor, Evaluated, B
     lengths = draw(st.lists(st.integers(0, 70), min_size=1, max_size=5))
     most = max(1, *lengths)
     dtype = draw(st.sampled_from([*TOLERANCE]))
+    kept = draw(st.sampled_from([dtype, torch.bfloat16]))
     torch.manual_seed(draw(st.integers(0, 2**16)))
     pages = torch.randperm(sum(-(-n // size) for n in lengths)).tolist()
     padding = len(pages) * size
@@ -87,8 +88,8 @@ def cases(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor, Evaluated, B
         slots[row, most - n :] = table[number // size] * size + number % size
     heads = kv_heads * group
     q = torch.randn(len(lengths), heads, 1, d_head, dtype=dtype)
-    keys = torch.randn(padding + 1, kv_heads, d_head, dtype=dtype)
-    values = torch.randn(padding + 1, kv_heads, d_value, dtype=dtype)
+    keys = torch.randn(padding + 1, kv_heads, d_head, dtype=kept)
+    values = torch.randn(padding + 1, kv_heads, d_value, dtype=kept)
     keys[padding] = values[padding] = torch.nan  # is never read
     valid = torch.arange(most) >= most - torch.tensor(lengths)[:, None]
     others = torch.rand(len(lengths), 1, 1, most) < draw(st.sampled_from([0.5, 1.0]))
@@ -135,7 +136,9 @@ def test_it_computes_the_definition(
     sizes=st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(1, 3), st.integers(1, 3)),
     columns=st.tuples(st.integers(0, 40), st.integers(0, 9)),
     widths=st.tuples(st.integers(1, 70), st.integers(1, 70)),
-    dtype=st.sampled_from([*TOLERANCE]),
+    dtypes=st.sampled_from(
+        [(torch.float32,) * 2, (torch.float32, torch.bfloat16), (torch.bfloat16,) * 2]
+    ),
     by_token=st.booleans(),
     masked=st.booleans(),
     biased=st.booleans(),
@@ -146,21 +149,21 @@ def test_several_queries_over_the_buffers_of_their_texts(
     sizes: tuple[int, int, int, int],
     columns: tuple[int, int],
     widths: tuple[int, int],
-    dtype: torch.dtype,
+    dtypes: tuple[torch.dtype, torch.dtype],
     by_token: bool,
     masked: bool,
     biased: bool,
     seed: int,
 ) -> None:
     torch.manual_seed(seed)
-    texts, queries, kv_heads, group = sizes
+    (dtype, kept), (texts, queries, kv_heads, group) = dtypes, sizes
     heads, n, slots = kv_heads * group, columns[0], sum(columns)
     q = torch.randn(texts, heads, queries, widths[0], dtype=dtype)
 
     def buffer(width: int) -> Tensor:
         """What lies past the columns is NaN, and is never read."""
         shape = (texts, slots, kv_heads) if by_token else (texts, kv_heads, slots)
-        x = torch.randn(*shape, width, dtype=dtype)
+        x = torch.randn(*shape, width, dtype=kept)
         x = x.transpose(1, 2) if by_token else x
         x[:, :, n:] = torch.nan
         return x[:, :, :n]

@@ -41,7 +41,7 @@ def cached_attention(
     """`softmax(score(q, k) + bias) v` over the keys and values in the buffers of each text.
 
     `sinks` as in `SinkCore`. Computed in float32. A query that may attend to nothing gives zeros.
-    Keys and values have a type of `DTYPES`, on a CPU.
+    Keys and values have a type of `DTYPES`, on a CPU: that of the queries, or bfloat16.
     """
     queries, tile = score.queries(q).transpose(1, 2), _tile(bias)
     return _mixed(queries, keys, values, None, mask, tile, score, sinks).transpose(1, 2)

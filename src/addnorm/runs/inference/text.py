@@ -1,7 +1,6 @@
 """Using a trained model on new text: generate, translate, classify, tag, embed."""
 
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import asdict, replace
 from typing import get_args
 
@@ -24,9 +23,6 @@ from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
 from addnorm.errors import InputError, TextError, check_choice, listed
 from addnorm.generate import (
-    CompiledContinuation,
-    CompiledTranslation,
-    Continuation,
     DecodingConfig,
     Generated,
     TextDecoder,
@@ -34,8 +30,6 @@ from addnorm.generate import (
     stream,
     translate,
 )
-from addnorm.generate.early_exit import EarlyExit, check_exits_early
-from addnorm.generate.self_speculation import SelfSpeculation, check_speculates
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
@@ -57,6 +51,7 @@ from addnorm.runs.inference.results import (
 )
 from addnorm.runs.inference.sentence_vectors import SentenceVectors, pooled
 from addnorm.runs.inference.shortening import as_shortened, check_lengths, ids_as_shortened
+from addnorm.runs.inference.writers import Compiled, continuation, translator
 from addnorm.runs.inference.zero_shot import (
     HYPOTHESIS,
     classified_by,
@@ -76,9 +71,6 @@ from addnorm.tasks.task import Task
 
 Ids = Sequence[int]
 """A text by the ids of its tokens."""
-
-Compiled = CompiledContinuation | CompiledTranslation | EarlyExit | SelfSpeculation
-"""A replacement for a model: a compiled graph, early exits, or drafts of its own."""
 
 
 def write(
@@ -118,7 +110,7 @@ def write(
             drops = [drops_space(run, *pair) for pair in zip(texts, encoded, strict=True)]
             check_lengths(model, encoded, first)
             results = generate(
-                _continuation(model, compiled, target.never_ids),
+                continuation(model, compiled, target.never_ids),
                 encoded,
                 later(decoding, first),
                 max_new_tokens=max_new_tokens,
@@ -139,7 +131,7 @@ def write(
             )
             check_lengths(model, encoded, first)
             translated = translate(
-                _translator(model, compiled),
+                translator(model, compiled),
                 [encoded[i] for i in filled],
                 later(decoding, first),
                 max_new_tokens=max_new_tokens,
@@ -176,7 +168,7 @@ def write_as_it_comes(
     [prompt] = prompts(run, [text])
     target = run.tokenizers.target
     pieces = stream(
-        _continuation(run.model, compiled, target.never_ids),
+        continuation(run.model, compiled, target.never_ids),
         prompt,
         decoding,
         max_new_tokens=max_new_tokens,
@@ -223,59 +215,6 @@ def _without_space(pieces: Iterator[str]) -> Iterator[str]:
 def ends_of(options: GenerateOptions) -> tuple[int | None, list[str]]:
     """Pop the length limit and the stop strings from the options."""
     return options.pop("max_new_tokens", None), listed(options.pop("stop", ()), "stop")
-
-
-def compiled(run: TrainedModel, decoding: DecodingConfig, *, several: bool) -> Compiled:
-    """Compile the run's model, for one text at a time or for `several` at once.
-
-    Raises `InputError` if that is not possible.
-    """
-    beams = decoding.beams if decoding.kind == "beam" else 1
-    match run.model:
-        case DecoderModel() as model:
-            never = run.tokenizers.target.never_ids
-            return CompiledContinuation(model, several=several or beams > 1, never=never)
-        case EncoderDecoderModel() as model:
-            target = run.tokenizers.target
-            return CompiledTranslation(
-                model, target.bos_id, several=several, beams=beams, never=target.never_ids
-            )
-        case _:
-            raise InputError(
-                f"{run.name}: only a model that writes text compiles: this is for {run.task}"
-            )
-
-
-def speculation(run: TrainedModel) -> SelfSpeculation:
-    """Return the run's model with speculative decoding by its own drafts, one text at a time.
-
-    Raises `InputError` for a model without multi-token prediction, or with states that cannot
-    forget a token.
-    """
-    check_speculates(run.model)
-    assert isinstance(run.model, DecoderModel)
-    return SelfSpeculation(run.model, never=run.tokenizers.target.never_ids)
-
-
-def _translator(
-    model: EncoderDecoderModel, compiled: Compiled | None
-) -> EncoderDecoderModel | CompiledTranslation:
-    if isinstance(compiled, EarlyExit):
-        raise InputError("early exits are for encoders and decoders: a translator has none")
-    return copy(compiled) if isinstance(compiled, CompiledTranslation) else model
-
-
-def _continuation(
-    model: DecoderModel, compiled: Compiled | None, never: Sequence[int]
-) -> Continuation | CompiledContinuation | SelfSpeculation:
-    if isinstance(compiled, CompiledContinuation):
-        return copy(compiled)  # with a state of its own: other threads may write by the same graph
-    if isinstance(compiled, SelfSpeculation):
-        return compiled
-    if isinstance(compiled, EarlyExit):
-        check_exits_early(model)
-        return Continuation(model, early=compiled, never=never)
-    return Continuation(model, never=never)
 
 
 def classify(
