@@ -188,6 +188,12 @@ def test_another_type_of_the_cache_is_rejected() -> None:
         CompiledContinuation(decoder(**LLAMA), cache_dtype=torch.float16)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_a_model_of_another_type_keeps_its_own(dtype: torch.dtype) -> None:
+    with pytest.raises(InputError, match=f"a model in {dtype} keeps its keys and values in that"):
+        CompiledContinuation(decoder(**LLAMA).to(dtype), cache_dtype=torch.bfloat16)
+
+
 @pytest.mark.slow
 def test_int8_in_a_graph_equals_its_definition() -> None:
     model = quantize_int8(decoder(**LLAMA))

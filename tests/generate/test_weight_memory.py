@@ -78,6 +78,40 @@ def test_memory_is_shared_afterwards_where_it_was_before() -> None:
     assert holder.other.data_ptr() != holder.table.data_ptr()
 
 
+def test_tied_weights_are_saved_once(tmp_path: Path) -> None:
+    table = torch.randn(9, 4)
+    holder = Holder(table=table, tied=table.view(9, 4))
+    lay_out(holder)
+    torch.save(holder.state_dict(), tmp_path / "holder.pt")
+    loaded = torch.load(tmp_path / "holder.pt")
+    assert loaded["table"].data_ptr() == loaded["tied"].data_ptr()
+
+
+def test_views_in_another_order_stay_shared() -> None:
+    base = torch.randn(4, 6)
+    holder = Holder(one=base.t(), two=base.t())
+    lay_out(holder)
+    holder.one.fill_(7)
+    assert (holder.two == 7).all()
+    assert holder.two.is_contiguous()
+
+
+def test_weights_that_moved_in_inference_mode_can_be_trained() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    model[0].weight.data = model[0].weight.data.t()
+    with torch.inference_mode():
+        lay_out(model)
+    model(torch.randn(2, 4)).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_memory_of_several_processes_stays_in_place() -> None:
+    model = decoder().share_memory()
+    before = addresses(model)
+    lay_out(model)
+    assert addresses(model) == before
+
+
 def test_tensors_that_overlap_stay_in_place() -> None:
     whole = torch.randn(9, 4)
     holder = Holder(whole=whole, part=whole[2:5], empty=torch.empty(0, 3))

@@ -34,7 +34,7 @@ from addnorm.generate.next_token import (
     shared_memories,
 )
 from addnorm.kernels.build import has_operator
-from addnorm.kernels.cached_attention import OPERATOR
+from addnorm.kernels.cached_attention import DTYPES, OPERATOR
 from addnorm.models import DecoderModel, EncoderDecoderModel, Model
 from addnorm.models.step import (
     DecoderState,
@@ -93,7 +93,10 @@ class CompiledContinuation(Continuation):
         *_, of_cache = inputs = self._inputs()
         rows, valid = dynamic_axes(several), dynamic_axes(several, 1) if several else None
         lengths = rows, dynamic_axes(True), valid, [dynamic_axes(several, 2)] * len(of_cache)
-        step = _DecoderStep(model, of_cache, computed_dtype(self._state.cache))
+        dtype = computed_dtype(self._state.cache)
+        if cache_dtype is not None and dtype not in (None, *DTYPES):
+            raise InputError(f"a model in {dtype} keeps its keys and values in that type")
+        step = _DecoderStep(model, of_cache, dtype)
         self._graph = _graph(step, inputs, lengths)
 
     def _step(self) -> Logits:

@@ -25,16 +25,25 @@ def lay_out(module: nn.Module) -> None:
 
     A graph goes by shapes alone. It reads every weight for each token, and a processor waits less
     for memory if its pages are 2 MiB, not 4 KiB (`docs/speed.md`). Tensors that are the same memory
-    stay so. The module is as it was, apart from where its tensors are.
+    stay so; those that overlap in part, or that processes share, stay where they are. The module is
+    as it was, apart from where its tensors are: they are no longer views of any other tensor.
     """
     tensors = [*chain(module.parameters(), module.buffers())]
+    with torch.inference_mode(mode=False), torch.no_grad():  # or they could not be trained later
+        _make_contiguous(tensors)
+        regions = _regions(tensors)
+        size = sum(-(-n // ALIGNMENT) * ALIGNMENT for _, n in regions)
+        if MANY <= size <= available_memory() and _are_disjoint(regions):
+            _move(regions, size)
+
+
+def _make_contiguous(tensors: Iterable[Tensor]) -> None:
+    """Copy tensors in another order, each region once."""
+    copies: dict[object, Tensor] = {}
     for tensor in tensors:
         if not tensor.is_contiguous():
-            tensor.data = tensor.data.contiguous()
-    regions = _regions(tensors)
-    size = sum(-(-n // ALIGNMENT) * ALIGNMENT for _, n in regions)
-    if MANY <= size <= available_memory() and _are_disjoint(regions):
-        _move(regions, size)
+            key = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            tensor.data = copies.setdefault(key, tensor.data.contiguous())
 
 
 Regions = dict[tuple[int, int], list[Tensor]]
@@ -45,7 +54,8 @@ def _regions(tensors: Iterable[Tensor]) -> Regions:
     """The memory of tensors that are not on huge pages yet."""
     regions: Regions = {}
     for tensor in tensors:
-        if tensor.is_cpu and tensor.layout is torch.strided and tensor.nbytes:
+        plain = tensor.is_cpu and tensor.layout is torch.strided
+        if plain and tensor.nbytes and not tensor.is_shared():
             at = tensor.data_ptr()
             if not any(at in block for block in _blocks.values()):
                 regions.setdefault((at, tensor.nbytes), []).append(tensor)
@@ -64,11 +74,9 @@ def _move(regions: Regions, size: int) -> None:
     start = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
     _blocks[memory] = range(start, start + len(memory))
     for (_, n), tensors in regions.items():
-        for i, tensor in enumerate(tensors):
-            # Each has a storage of its own, as it would have without the block.
-            new = torch.frombuffer(memory, dtype=torch.uint8, count=n, offset=place)
-            new = new.view(tensor.dtype).view(tensor.shape)
-            if i == 0:
-                new.copy_(tensor.data)
-            tensor.data = new
+        # Each region is a storage of its own, as it would be without the block.
+        new = torch.frombuffer(memory, dtype=torch.uint8, count=n, offset=place)
+        new.view(tensors[0].dtype).view(tensors[0].shape).copy_(tensors[0].data)
+        for tensor in tensors:
+            tensor.data = new.view(tensor.dtype).view(tensor.shape)
         place += -(-n // ALIGNMENT) * ALIGNMENT
