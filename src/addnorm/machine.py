@@ -70,13 +70,12 @@ def huge_pages(size: int) -> tuple[mmap.mmap, int] | None:
     """
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     try:
-        policy = TRANSPARENT_HUGE_PAGES.read_text(encoding="ascii")
-    except OSError:
+        if advice is None or "[never]" in TRANSPARENT_HUGE_PAGES.read_text(encoding="ascii"):
+            return None
+        memory = mmap.mmap(-1, size + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(advice)
+    except OSError:  # no such file, or no more memory for this process
         return None
-    if advice is None or "[never]" in policy:
-        return None
-    memory = mmap.mmap(-1, size + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(advice)
     return memory, -_address(memory) % HUGE_PAGE
 
 

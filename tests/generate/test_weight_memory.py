@@ -136,8 +136,9 @@ def test_another_order_becomes_contiguous(monkeypatch: pytest.MonkeyPatch) -> No
         lambda patch: patch.setattr(weight_memory, "available_memory", lambda: 100),
         lambda patch: patch.setattr(machine, "TRANSPARENT_HUGE_PAGES", Path("/none")),
         lambda patch: patch.delattr("mmap.MADV_HUGEPAGE"),
+        lambda patch: patch.setattr(machine, "HUGE_PAGE", 2**60),
     ],
-    ids=["no memory", "no policy", "another system"],
+    ids=["no memory", "no policy", "another system", "no more memory for this process"],
 )
 def test_without_room_or_huge_pages_nothing_moves(
     change: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
