@@ -27,7 +27,8 @@ from addnorm.quantize import Int4Config, Int8Config, QuantizationConfig, quantiz
 from addnorm.quantize.layers import QuantizedLinear, QuantizedRecurrence
 from addnorm.runs.description import describe_run
 from addnorm.runs.export import WRITERS, export_run
-from addnorm.runs.inference.text import compiled, write
+from addnorm.runs.inference.text import write
+from addnorm.runs.inference.writers import compiled
 from addnorm.runs.rewriting.swap import SwapOptions, swap_run
 from addnorm.runs.run import Run
 from addnorm.training.adapters import LoRAConfig, adapt

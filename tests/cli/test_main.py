@@ -42,7 +42,7 @@ SURFACE = {
         "--top-p", "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile",
         "--weights", "--exit", "--speculate", "--encoding", "--errors", "--device", "--dtype",
         "--import", "--batch", "--out", "--exact", "--processes", "--language", "--task",
-        "--timestamps",
+        "--timestamps", "--cache-dtype",
         "--subtitles", "--json-schema", "--regex", "--parallel",
     },
     "forecast": {

@@ -269,8 +269,9 @@ class Run(TrainedModel):
         `confidence:0.9` where its two likeliest tokens are more than 0.9 apart. Raises `InputError`
         for another rule, and for a model without such exits.
         """
+        exits = EarlyExit(exit_rule(rule))
         check_early(self)
-        return EarlyExit(exit_rule(rule))
+        return exits
 
     def speculation(self) -> Compiled:
         """The model with its own drafts, for `write` and `stream`: faster, with the same texts.
@@ -448,8 +449,7 @@ class Run(TrainedModel):
         """Tag each word of a sentence, or of each sentence in a list.
 
         A sentence is a string of words separated by spaces, or a list of words; a list of strings
-        is several sentences. Raises `InputError` if the model does not tag, or a sentence is too
-        long for it.
+        is several sentences. Raises `InputError` for another model, and for too long a sentence.
         """
         tags = tag(self, words_of(sentences), **options)
         return tags[0] if isinstance(sentences, str) else tags
