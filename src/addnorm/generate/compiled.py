@@ -260,9 +260,9 @@ def _scores(attentions: Iterable[object], keys_values: Sequence[Tensor]) -> list
 
 
 def check_compilable(purpose: str, model: Model, *traced: nn.Module) -> None:
-    """Raise `InputError`, which begins with `purpose`, for parts without a graph, or not on a CPU.
+    """Raise `InputError` for a model that does not compile, or is not on a CPU.
 
-    Those that are `traced` need a graph.
+    `traced` are the modules that run in the graph; the message begins with `purpose`.
     """
     check_traceable(purpose, *traced)
     if (device := next(model.parameters()).device).type != "cpu":

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from addnorm.machine import available_memory, huge_pages
 
 MANY = 2**26
-"""Bytes of weights that move to huge pages. Fewer are read from a processor's caches, nearly."""
+"""Bytes of weights from which they move: a processor's caches hold most of a smaller model."""
 
 ALIGNMENT = 64
 """Every tensor begins at a multiple of this many bytes, the line of a cache."""

@@ -69,7 +69,7 @@ def speculation(run: TrainedModel) -> SelfSpeculation:
 def translator(
     model: EncoderDecoderModel, compiled: Compiled | None
 ) -> EncoderDecoderModel | CompiledTranslation:
-    """What translates: the graph, with a state of its own, or the model."""
+    """Return the compiled graph, with its own state, or the model if there is none."""
     if isinstance(compiled, EarlyExit):
         raise InputError("early exits are for encoders and decoders: a translator has none")
     return copy(compiled) if isinstance(compiled, CompiledTranslation) else model
@@ -78,7 +78,7 @@ def translator(
 def continuation(
     model: DecoderModel, compiled: Compiled | None, never: Sequence[int]
 ) -> Continuation | CompiledContinuation | SelfSpeculation:
-    """What continues texts: the graph, the drafts, or the model, perhaps by early exits."""
+    """Return the compiled graph, the drafts, or the model, with early exits if they are given."""
     if isinstance(compiled, CompiledContinuation):
         return copy(compiled)  # with a state of its own: other threads may write by the same graph
     if isinstance(compiled, SelfSpeculation):
